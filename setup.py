@@ -1,0 +1,42 @@
+"""Package metadata. Tool settings are in pyproject.toml; `make` installs everything."""
+
+import pathlib
+
+from setuptools import find_packages, setup
+
+TESTS = ["pytest>=8", "pytest-xdist>=3.6", "ruff>=0.9"]
+
+setup(
+    name="vit_jax",
+    version="0.1.0",
+    description="Train Vision Transformers in JAX, from two CPU cores to TPU pods",
+    long_description=pathlib.Path("README.md").read_text(),
+    long_description_content_type="text/markdown",
+    license="Apache-2.0",
+    python_requires=">=3.11",
+    packages=find_packages(include=["vit_jax", "vit_jax.*"]),
+    install_requires=[
+        "absl-py>=2.1",
+        "clu>=0.0.12",
+        "flax>=0.12",
+        "grain>=0.2.12",
+        "jax>=0.8",
+        "matplotlib>=3.9",
+        "ml_collections>=1.0",
+        "numpy>=2.0",
+        "opencv-python-headless>=4.10",
+        "optax>=0.2.6",
+        "orbax-checkpoint>=0.11.25",
+        "scikit-learn>=1.5",  # carries the digits data set
+        "scipy>=1.14",
+        "tensorboardX>=2.6",
+    ],
+    extras_require={
+        "tpu": ["jax[tpu]"],
+        "tfds": ["tensorflow-datasets>=4.9.10", "array_record>=0.8"],
+        "hub": ["huggingface_hub>=0.30", "safetensors>=0.5"],
+        "test": TESTS,
+        "bench": TESTS,
+    },
+    entry_points={"console_scripts": ["vit-jax = vit_jax.cli:main"]},
+)

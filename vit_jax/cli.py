@@ -1,0 +1,176 @@
+"""The command line: vit-jax VERB. Each verb imports what it needs, when it is called."""
+
+import argparse
+import json
+import pathlib
+import sys
+from collections.abc import Callable, Sequence
+
+from vit_jax.errors import UsageError
+
+EXIT_DONE, EXIT_USAGE, EXIT_INTERRUPTED = 0, 2, 130
+
+
+def main() -> int:
+    """The console script."""
+    return run_verb(dispatch, sys.argv[1:])
+
+
+def run_verb(verb: Callable[[Sequence[str]], int], argv: Sequence[str]) -> int:
+    """Runs a verb; a user's mistake becomes one line and exit code 2."""
+    try:
+        return verb(argv)
+    except UsageError as error:
+        print(f"vit-jax: {error}", file=sys.stderr)
+        return EXIT_USAGE
+    except KeyboardInterrupt:
+        print("vit-jax: interrupted", file=sys.stderr)
+        return EXIT_INTERRUPTED
+
+
+def dispatch(argv: Sequence[str]) -> int:
+    """Finds the verb in argv[0] and hands it the rest."""
+    if argv and argv[0] == "train":  # its flags are those of the config, not argparse's
+        from vit_jax.main import main as train
+
+        return train(argv[1:])
+    arguments = _parser().parse_args(argv)
+    return arguments.verb(arguments)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser("vit-jax", description="Vision Transformers in JAX")
+    verbs = parser.add_subparsers(required=True, metavar="VERB")
+
+    verbs.add_parser("train", help="train, or resume: --config=FILE --workdir=DIR")
+
+    verb = _add(verbs, "eval", _evaluate, "accuracy of a model on a test split")
+    _add_model_and_data(verb)
+
+    verb = _add(verbs, "fewshot", _fewshot, "few-shot linear evaluation of frozen features")
+    _add_model_and_data(verb)
+    verb.add_argument("--shots", type=_numbers, default=(1, 5, 10, 25), help="as in 1,5,10,25")
+    verb.add_argument("--seeds", type=int, default=3, help="draws to average over")
+
+    verb = _add(verbs, "plan", _plan, "compile a config's train step for a TPU that is not here")
+    verb.add_argument("--config", required=True, help="configs/FILE.py[:ARGUMENTS]")
+    verb.add_argument("--topology", required=True, help="as in v5litepod-16 or v5p-128")
+    verb.add_argument("--json", action="store_true", help="print JSON")
+
+    verb = _add(verbs, "report", _report, "write report.html for run folders")
+    verb.add_argument("runs", nargs="+", type=pathlib.Path)
+
+    verb = _add(verbs, "demo", _demo, "pre-train, fine-tune, few-shot, report, on built-in data")
+    verb.add_argument("--workdir", type=pathlib.Path, default=pathlib.Path("runs/demo"))
+    verb.add_argument("--fresh", action="store_true", help="delete an earlier demo first")
+
+    _add(verbs, "models", _models, "list the models")
+    return parser
+
+
+def _add(
+    verbs: "argparse._SubParsersAction[argparse.ArgumentParser]",
+    name: str,
+    function: Callable[[argparse.Namespace], int],
+    help_text: str,
+) -> argparse.ArgumentParser:
+    parser = verbs.add_parser(name, help=help_text, description=help_text)
+    parser.set_defaults(verb=function)
+    return parser
+
+
+def _add_model_and_data(verb: argparse.ArgumentParser) -> None:
+    verb.add_argument("--model", required=True, help="a run folder, or a name such as B/16")
+    verb.add_argument("--data", required=True, help="a built-in data set or a folder")
+    verb.add_argument("--split", default="test")
+    verb.add_argument("--image-size", type=int, help="default: the model's own")
+    verb.add_argument("--batch-size", type=int, default=256)
+    verb.add_argument("--json", action="store_true", help="print JSON")
+
+
+def _evaluate(arguments: argparse.Namespace) -> int:
+    from vit_jax.data.sources import open_source
+    from vit_jax.evaluate.classification import Classification
+
+    model = _load(arguments)
+    source = open_source(arguments.data, arguments.split, model.config.image_size)
+    if model.config.num_classes != source.num_classes:
+        raise UsageError(
+            f"{arguments.model} knows {model.config.num_classes} classes, {arguments.data} has "
+            f"{source.num_classes}: fine-tune it first, or use vit-jax fewshot"
+        )
+    _print_results(Classification(source, arguments.batch_size)(model), arguments.json)
+    return EXIT_DONE
+
+
+def _fewshot(arguments: argparse.Namespace) -> int:
+    from vit_jax.data.sources import open_source
+    from vit_jax.evaluate.fewshot import FewShot
+
+    model = _load(arguments)
+    train, test = (
+        open_source(arguments.data, split, model.config.image_size)
+        for split in ("train", arguments.split)
+    )
+    evaluator = FewShot(train, test, arguments.shots, arguments.seeds, arguments.batch_size)
+    _print_results(evaluator(model), arguments.json)
+    return EXIT_DONE
+
+
+def _plan(arguments: argparse.Namespace) -> int:
+    from vit_jax.main import load_config
+    from vit_jax.tpu.plan import make_plan
+    from vit_jax.train.config import run_config
+
+    plan = make_plan(run_config(load_config(arguments.config)), arguments.topology)
+    print(json.dumps(plan.as_dict(), indent=2) if arguments.json else plan.text())
+    return EXIT_DONE
+
+
+def _report(arguments: argparse.Namespace) -> int:
+    from vit_jax.insight.report import write_run_report
+
+    for run in arguments.runs:
+        print(write_run_report(run))
+    return EXIT_DONE
+
+
+def _demo(arguments: argparse.Namespace) -> int:
+    from vit_jax.demo import demo
+
+    demo(arguments.workdir, fresh=arguments.fresh)
+    return EXIT_DONE
+
+
+def _models(_: argparse.Namespace) -> int:
+    from vit_jax.models.variants import list_models, model_config
+    from vit_jax.models.vit import parameter_count
+
+    print(f"{'name':10} {'parameters':>14} {'width':>6} {'depth':>6} {'heads':>6} {'tokens':>7}")
+    for name in list_models():
+        config = model_config(name)
+        print(
+            f"{name:10} {parameter_count(config):14,} {config.width:6} {config.depth:6} "
+            f"{config.heads:6} {config.tokens:7}"
+        )
+    print("\nat 224 px with 1000 classes; any other patch size works as well, as in B/24")
+    return EXIT_DONE
+
+
+def _load(arguments: argparse.Namespace):
+    from vit_jax.weights.load import load
+
+    changes = {"image_size": arguments.image_size} if arguments.image_size else {}
+    return load(arguments.model, **changes)
+
+
+def _print_results(results: dict[str, float], as_json: bool) -> None:
+    if as_json:
+        print(json.dumps(results, indent=2))
+        return
+    for key, value in results.items():
+        print(f"{key:14} {value:.4f}")
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    return tuple(int(number) for number in text.split(","))

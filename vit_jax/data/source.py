@@ -1,0 +1,33 @@
+"""What every data set looks like to the rest of the house: numbered examples and class names."""
+
+from typing import Protocol, TypedDict
+
+import numpy as np
+
+PADDING_LABEL = -1
+
+
+class Example(TypedDict):
+    """One record. `image`: uint8 [height, width, 3]. `label`: int32, a scalar for one label per
+    image, or [k] for several, filled up with PADDING_LABEL."""
+
+    image: np.ndarray
+    label: np.ndarray
+
+
+class Source(Protocol):
+    """Random access to examples. `source[i]` is a pure function of i, safe to call from threads.
+
+    Sources hold no image in memory that they can make or read again, and no cursor: order,
+    shuffling and batching belong to `batches.py`.
+    """
+
+    name: str
+    class_names: tuple[str, ...]
+
+    @property
+    def num_classes(self) -> int: ...
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int) -> Example: ...

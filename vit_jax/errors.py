@@ -1,0 +1,15 @@
+"""A user's mistake, as opposed to a bug: told in one line, without a stack trace, exit code 2."""
+
+import difflib
+from collections.abc import Iterable
+
+
+class UsageError(Exception):
+    """Says in one line what was wrong, what was expected, and what to type instead."""
+
+
+def closest(word: str, choices: Iterable[str]) -> str:
+    """' Did you mean X?' for the choice nearest to `word`, or '' where none is near."""
+    by_lower = {choice.lower(): choice for choice in choices}
+    near = difflib.get_close_matches(word.lower(), by_lower, n=1, cutoff=0.5)
+    return f" Did you mean {by_lower[near[0]]}?" if near else ""

@@ -1,0 +1,50 @@
+"""Accuracy on a whole split: every example counts exactly once."""
+
+import dataclasses
+import functools
+from typing import Any
+
+import jax
+import optax
+from flax import nnx
+
+from vit_jax.data.augment import normalize
+from vit_jax.data.batches import eval_batches, local_rows, on_device
+from vit_jax.data.labels import multi_hot, top1_correct
+from vit_jax.data.source import Source
+from vit_jax.evaluate.placement import default_sharding
+
+
+@dataclasses.dataclass(frozen=True)
+class Classification:
+    """A value that measures a model: `Classification(source)(model)` -> {"accuracy", "loss"}."""
+
+    source: Source
+    batch_size: int = 256
+    sharding: jax.sharding.Sharding | None = None  # of a batch; None: one device
+
+    def __call__(self, model: nnx.Module) -> dict[str, float]:
+        graphdef, params = nnx.split(model)
+        sharding = self.sharding or default_sharding()
+        batches = eval_batches(
+            self.source,
+            batch_size=self.batch_size,
+            image_size=model.config.image_size,
+            rows=local_rows(sharding, self.batch_size),
+        )
+        sums = {"accuracy": 0.0, "loss": 0.0}
+        for batch in on_device(batches, sharding, self.batch_size):
+            for key, value in _batch_sums(graphdef, params, batch).items():
+                sums[key] += float(value)
+        return {key: value / len(self.source) for key, value in sums.items()}
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _batch_sums(
+    graphdef: nnx.GraphDef, params: Any, batch: dict[str, jax.Array]
+) -> dict[str, jax.Array]:
+    logits = nnx.merge(graphdef, params)(normalize(batch["image"]))
+    targets = multi_hot(batch["label"], logits.shape[-1])
+    correct = top1_correct(logits, targets)
+    loss = optax.softmax_cross_entropy(logits, targets / targets.sum(axis=-1, keepdims=True))
+    return {"accuracy": (correct * batch["mask"]).sum(), "loss": (loss * batch["mask"]).sum()}

@@ -1,0 +1,33 @@
+"""Evaluators by name: what a config lists becomes values that measure a model."""
+
+from collections.abc import Callable
+
+import jax
+from flax import nnx
+
+from vit_jax.data.sources import open_source
+from vit_jax.errors import UsageError
+from vit_jax.evaluate.classification import Classification
+from vit_jax.evaluate.fewshot import FewShot
+
+Evaluator = Callable[[nnx.Module], dict[str, float]]
+KINDS = ("classification", "fewshot")
+
+
+def make_evaluator(
+    kind: str,
+    data: str,
+    split: str,
+    *,
+    image_size: tuple[int, int],
+    batch_size: int,
+    sharding: jax.sharding.Sharding | None = None,
+) -> Evaluator:
+    """Opens the data and returns the evaluator."""
+    test = open_source(data, split, image_size)
+    if kind == "classification":
+        return Classification(test, batch_size, sharding)
+    if kind == "fewshot":
+        train = open_source(data, "train", image_size)
+        return FewShot(train, test, batch_size=batch_size, sharding=sharding)
+    raise UsageError(f"evaluator kind {kind!r}: expected one of {', '.join(KINDS)}")

@@ -1,0 +1,43 @@
+"""Frozen representations of a whole split, for everything that is fitted on top of them."""
+
+import functools
+from typing import Any
+
+import jax
+import numpy as np
+from flax import nnx
+from jax.experimental.multihost_utils import process_allgather
+
+from vit_jax.data.augment import normalize
+from vit_jax.data.batches import eval_batches, local_rows, on_device
+from vit_jax.data.source import Source
+from vit_jax.evaluate.placement import default_sharding
+
+
+def extract_features(
+    model: nnx.Module,
+    source: Source,
+    batch_size: int = 256,
+    sharding: jax.sharding.Sharding | None = None,
+) -> tuple[np.ndarray, np.ndarray]:
+    """(float32 [example, feature], int [example]) in the order of the source."""
+    graphdef, params = nnx.split(model)
+    sharding = sharding or default_sharding()
+    batches = eval_batches(
+        source,
+        batch_size=batch_size,
+        image_size=model.config.image_size,
+        rows=local_rows(sharding, batch_size),
+    )
+    features, labels = [], []
+    for batch in on_device(batches, sharding, batch_size):
+        batch_features = _features(graphdef, params, batch["image"])
+        features.append(process_allgather(batch_features, tiled=True))
+        labels.append(process_allgather(batch["label"], tiled=True))
+    n = len(source)
+    return np.concatenate(features)[:n], np.concatenate(labels)[:n]
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _features(graphdef: nnx.GraphDef, params: Any, images: jax.Array) -> jax.Array:
+    return nnx.merge(graphdef, params).features(normalize(images))

@@ -1,0 +1,171 @@
+"""What a run is made of: the one schema that configs/, the command line and the trainer share.
+
+configs/*.py start from `default_config()` and set plain values; `run_config` turns the result
+into frozen dataclasses and refuses what the schema does not know.
+"""
+
+import dataclasses
+import types
+import typing
+from collections.abc import Mapping
+from typing import Any
+
+import ml_collections
+
+from vit_jax.errors import UsageError, closest
+from vit_jax.models.variants import ViTConfig, model_config
+
+
+@dataclasses.dataclass(frozen=True)
+class ModelConfig:
+    """A name of the zoo and what differs from it; see models/variants.py for the meanings."""
+
+    name: str = "B/16"
+    pooling: str = "token"
+    representation_size: int = 0
+    dropout: float = 0.0
+    stochastic_depth: float = 0.0
+    head_bias: float = 0.0
+    dtype: str = "float32"
+    remat: str = "none"
+
+
+@dataclasses.dataclass(frozen=True)
+class DataConfig:
+    """What to train on. A built-in (glyphs, visual_atoms, digits) or a folder of class folders."""
+
+    name: str = ""
+    split: str = "train"
+    crop: str = "inception"  # or "resize": the whole image
+    flip: bool = True  # mirror half of the images; wrong for letters and digits
+    threads: int = 2  # that decode and crop, on each host
+
+
+@dataclasses.dataclass(frozen=True)
+class OptimizerConfig:
+    """Adam with decoupled decay for pre-training, SGD with momentum for fine-tuning."""
+
+    name: str = "adamw"  # or "sgd"
+    learning_rate: float = 1e-3
+    schedule: str = "cosine"  # or "linear", "constant"
+    warmup: str = "0 steps"
+    end_learning_rate: float = 0.0
+    weight_decay: float = 0.0  # times the learning rate, on kernels only (adamw)
+    b1: float = 0.9
+    b2: float = 0.999
+    momentum: float = 0.9  # (sgd)
+    clip_norm: float = 0.0  # of the global gradient norm; 0: off
+
+
+@dataclasses.dataclass(frozen=True)
+class MeshConfig:
+    """Devices along each axis; one of them may be -1, "what is left"."""
+
+    replica: int = -1
+    fsdp: int = 1
+    tensor: int = 1
+
+
+@dataclasses.dataclass(frozen=True)
+class EvaluatorConfig:
+    """Something measured while training, always at the end, and every so often before."""
+
+    kind: str = "classification"  # or "fewshot"
+    data: str = ""
+    split: str = "test"
+    every: str = "10%"
+
+
+@dataclasses.dataclass(frozen=True)
+class RunConfig:
+    """One training run. Durations read "90 epochs", "500 steps", "1_000_000 examples" or "5%"."""
+
+    model: ModelConfig = ModelConfig()
+    data: DataConfig = DataConfig()
+    optimizer: OptimizerConfig = OptimizerConfig()
+    mesh: MeshConfig = MeshConfig()
+    evaluators: Mapping[str, EvaluatorConfig] = dataclasses.field(default_factory=dict)
+    image_size: int | tuple[int, int] = 224
+    batch_size: int = 4096  # of all devices together
+    total: str = "90 epochs"
+    loss: str = "softmax"  # or "sigmoid", for several labels per image
+    label_smoothing: float = 0.0
+    init: str = ""  # a run folder to start from: fine-tuning
+    seed: int = 0
+    log_every: str = "50 steps"
+    checkpoint_every: str = "10%"
+    checkpoints_kept: int = 2
+
+
+def default_config(**values: Any) -> ml_collections.ConfigDict:
+    """The whole schema at its defaults, with top-level `values` replaced, keys locked."""
+    config = ml_collections.ConfigDict(dataclasses.asdict(RunConfig()), convert_dict=True)
+    config.lock()
+    config.evaluators.unlock()  # its keys are names that each config chooses
+    with config.ignore_type():  # an image size may be a number or a pair
+        for key, value in values.items():
+            config[key] = value
+    return config
+
+
+def evaluator(data: str, **values: Any) -> ml_collections.ConfigDict:
+    """A value for `config.evaluators`."""
+    return ml_collections.ConfigDict(dataclasses.asdict(EvaluatorConfig(data=data, **values)))
+
+
+def config_arguments(text: str | None, **defaults: str) -> types.SimpleNamespace:
+    """Reads what follows the colon in --config=file.py:model=B/16,data=digits."""
+    values = dict(defaults)
+    for item in filter(None, (text or "").split(",")):
+        key, equals, value = item.partition("=")
+        if not equals or key not in defaults:
+            raise UsageError(
+                f"config argument {item!r}: expected KEY=VALUE with KEY one of "
+                f"{', '.join(defaults)}.{closest(key, defaults)}"
+            )
+        values[key] = value
+    return types.SimpleNamespace(**values)
+
+
+def run_config(config: Mapping[str, Any]) -> RunConfig:
+    """The typed, frozen form of a config; unknown keys and wrong types are errors."""
+    values = config.to_dict() if isinstance(config, ml_collections.ConfigDict) else config
+    return _build(RunConfig, values, "config")
+
+
+def network_config(config: RunConfig, num_classes: int) -> ViTConfig:
+    """The network that a run trains."""
+    return model_config(
+        **dataclasses.asdict(config.model), num_classes=num_classes, image_size=config.image_size
+    )
+
+
+def _build(schema: type, values: Any, path: str) -> Any:
+    if not isinstance(values, Mapping):
+        raise UsageError(f"{path}={values!r}: expected a section with keys, not one value")
+    hints = typing.get_type_hints(schema)
+    for key in values:
+        if key not in hints:
+            raise UsageError(
+                f"unknown config key {path}.{key}.{closest(key, hints)} "
+                f"Keys of {path}: {', '.join(hints)}"
+            )
+    return schema(
+        **{key: _convert(hints[key], value, f"{path}.{key}") for key, value in values.items()}
+    )
+
+
+def _convert(hint: Any, value: Any, path: str) -> Any:
+    if dataclasses.is_dataclass(hint):
+        return _build(hint, value, path)
+    if typing.get_origin(hint) is Mapping:
+        return {
+            key: _build(typing.get_args(hint)[1], v, f"{path}.{key}") for key, v in value.items()
+        }
+    if path == "config.image_size":
+        return value if isinstance(value, int) else tuple(value)
+    if hint is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if type(value) is not hint:
+        raise UsageError(f"{path}={value!r}: expected {hint.__name__}, got {type(value).__name__}")
+    return value

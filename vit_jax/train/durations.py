@@ -1,0 +1,33 @@
+"""Lengths of training time, written as one number and one unit: "90 epochs", "10_000 steps"."""
+
+import re
+
+from vit_jax.errors import UsageError
+
+_FORM = re.compile(r"([\d_]+(?:\.\d+)?)\s*(steps?|epochs?|examples?|%)")
+
+
+def to_steps(
+    duration: str,
+    what: str,
+    *,
+    batch_size: int,
+    dataset_size: int,
+    total_steps: int | None = None,
+) -> int:
+    """The number of steps in `duration`; percentages are of `total_steps`. `what` names the key."""
+    match = _FORM.fullmatch(str(duration).strip())
+    if not match or (match[2] == "%" and total_steps is None):
+        units = "steps, epochs or examples" if total_steps is None else "steps, epochs, examples, %"
+        raise UsageError(
+            f"{what}={duration!r} is no duration: expected a number and one of {units}, "
+            f"as in '100 steps'"
+        )
+    number, unit = float(match[1].replace("_", "")), match[2].rstrip("s")
+    if unit == "epoch":
+        number = number * dataset_size / batch_size
+    elif unit == "example":
+        number = number / batch_size
+    elif unit == "%":
+        number = number / 100 * total_steps
+    return round(number)

@@ -1,0 +1,212 @@
+"""The training run, from its config to its summary. Starting it again resumes it."""
+
+import collections
+import dataclasses
+import pathlib
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+from flax import nnx
+
+from vit_jax.data.batches import local_rows, on_device, train_batches
+from vit_jax.data.source import Source
+from vit_jax.data.sources import open_source
+from vit_jax.errors import UsageError
+from vit_jax.evaluate.evaluators import Evaluator, make_evaluator
+from vit_jax.models.variants import as_size, differences
+from vit_jax.train.checkpoint import Checkpoints
+from vit_jax.train.clock import Clock
+from vit_jax.train.config import RunConfig
+from vit_jax.train.environment import environment
+from vit_jax.train.metrics import MetricsWriter
+from vit_jax.train.program import Program, make_program, steps_of
+from vit_jax.train.progress import Progress
+from vit_jax.train.sharding import make_mesh
+from vit_jax.train.step import TrainState
+from vit_jax.weights.load import load_params
+from vit_jax.weights.run_folder import RunFolder, read_json, write_json
+
+# How far the host may run ahead of the devices: enough to keep them busy, few enough that
+# batches do not pile up in their memory.
+_STEPS_IN_FLIGHT = 2
+
+
+def train(config: RunConfig, workdir: str | pathlib.Path) -> dict[str, Any]:
+    """Trains until `config.total`, or continues where the run in `workdir` stopped.
+
+    Returns what summary.json holds.
+    """
+    folder = RunFolder(pathlib.Path(workdir).expanduser())
+    source = open_source(config.data.name, config.data.split, as_size(config.image_size))
+    mesh = make_mesh(config.mesh)
+    program = make_program(config, source, mesh)
+    schedule = _make_schedule(config, program, source)
+    _check_same_run(folder, program)
+
+    with Checkpoints(folder.checkpoints, config.checkpoints_kept) as checkpoints:
+        state = checkpoints.restore_latest(program.state)
+        start = 0 if state is None else int(state.step)
+        with Progress(folder.path.name, start, program.total_steps) as progress:
+            if start >= program.total_steps and folder.summary.is_file():
+                progress.note(f"finished before, {start} steps; nothing to do")
+                return read_json(folder.summary)
+            _write_description(folder, config, program)
+            if state is None:
+                state = _first_state(config, program, progress)
+            else:
+                progress.note(f"resuming at step {start}")
+            summary = _run_steps(
+                _Run(config, program, source, schedule, folder, checkpoints, progress), state, start
+            )
+        write_json(folder.summary, summary)
+        return summary
+
+
+@dataclasses.dataclass(frozen=True)
+class _Schedule:
+    """After which steps things happen besides training."""
+
+    log: int
+    checkpoint: int
+    evaluators: tuple[tuple[str, int, Evaluator], ...]  # (name, every, evaluator)
+    total: int
+
+    def due(self, every: int, step: int) -> bool:
+        return step % every == 0 or step == self.total
+
+
+@dataclasses.dataclass(frozen=True)
+class _Run:
+    """What the loop works with, all of it settled before the first step."""
+
+    config: RunConfig
+    program: Program
+    source: Source
+    schedule: _Schedule
+    folder: RunFolder
+    checkpoints: Checkpoints
+    progress: Progress
+
+
+def _run_steps(run: _Run, state: TrainState, start: int) -> dict[str, Any]:
+    schedule, progress, batch_size = run.schedule, run.progress, run.config.batch_size
+    batches = _batches(run, start)
+    step_fn = _compile(run.program, progress)
+    in_flight: collections.deque[Any] = collections.deque()
+    clock = Clock(start, schedule.total, batch_size)
+    latest: dict[str, float] = {}
+    with MetricsWriter(run.folder, start) as writer:
+        for step in range(start + 1, schedule.total + 1):
+            state, metrics = step_fn(state, next(batches))
+            in_flight.append(metrics)
+            if len(in_flight) > _STEPS_IN_FLIGHT:
+                jax.block_until_ready(in_flight.popleft())
+            record: dict[str, float] = {}
+            if schedule.due(schedule.log, step):
+                record |= {f"train/{key}": float(value) for key, value in metrics.items()}
+                rate, eta = clock.measure(step)
+                record |= {"train/images_per_second": rate}
+                shown = {"loss": record["train/loss"], "accuracy": record["train/accuracy"]}
+                progress.update(step, shown, rate, eta)
+            record |= _evaluate(run, state, step, clock)
+            if record:
+                writer.write(step, record)
+                latest |= record
+            # Records come first: a step in a checkpoint is a step in metrics.jsonl.
+            if schedule.due(schedule.checkpoint, step):
+                run.checkpoints.save(step, state)
+    batches.close()
+    return {
+        "steps": schedule.total,
+        "examples": schedule.total * batch_size,
+        "seconds": round(clock.seconds, 1),
+        "metrics": latest,
+    }
+
+
+def _evaluate(run: _Run, state: TrainState, step: int, clock: Clock) -> dict[str, float]:
+    record: dict[str, float] = {}
+    for name, every, evaluator in run.schedule.evaluators:
+        if run.schedule.due(every, step):
+            with clock.paused():
+                results = evaluator(nnx.merge(run.program.graphdef, state.params))
+            record |= {f"{name}/{key}": value for key, value in results.items()}
+    return record
+
+
+def _batches(run: _Run, start: int) -> Iterator[dict[str, jax.Array]]:
+    config, sharding = run.config, run.program.batch["image"].sharding
+    batches = train_batches(
+        run.source,
+        batch_size=config.batch_size,
+        image_size=run.program.network.image_size,
+        seed=config.seed,
+        crop=config.data.crop,
+        rows=local_rows(sharding, config.batch_size),
+    )
+    return on_device(batches, sharding, config.batch_size, start=start, threads=config.data.threads)
+
+
+def _compile(program: Program, progress: Progress) -> Any:
+    progress.note("compiling the train step ...")
+    started = time.monotonic()
+    compiled = program.step.lower(program.state, program.batch).compile()
+    progress.note(f"compiled in {time.monotonic() - started:.1f} s")
+    return compiled
+
+
+def _first_state(config: RunConfig, program: Program, progress: Progress) -> TrainState:
+    key = jax.random.key(config.seed)
+    if not config.init:
+        return program.init(key)
+    path = pathlib.Path(config.init).expanduser()
+    adapted = load_params(path, program.network, keep_head=False)
+    progress.note(f"starting from {path}: {'; '.join(adapted.changes)}")
+    return program.start_from(adapted.params)
+
+
+def _make_schedule(config: RunConfig, program: Program, source: Source) -> _Schedule:
+    def every(duration: str, what: str) -> int:
+        return max(1, steps_of(config, len(source), duration, what, program.total_steps))
+
+    evaluators = tuple(
+        (
+            name,
+            every(item.every, f"evaluators.{name}.every"),
+            make_evaluator(
+                item.kind,
+                item.data,
+                item.split,
+                image_size=program.network.image_size,
+                batch_size=config.batch_size,
+                sharding=program.batch["image"].sharding,
+            ),
+        )
+        for name, item in config.evaluators.items()
+    )
+    return _Schedule(
+        log=every(config.log_every, "log_every"),
+        checkpoint=every(config.checkpoint_every, "checkpoint_every"),
+        evaluators=evaluators,
+        total=program.total_steps,
+    )
+
+
+def _check_same_run(folder: RunFolder, program: Program) -> None:
+    """A folder belongs to one network."""
+    if folder.path.exists() and not folder.path.is_dir():
+        raise UsageError(f"--workdir={folder.path} is a file: give a folder, new or of this run")
+    changed = differences(folder.network(), program.network) if folder.is_run() else {}
+    if changed:
+        raise UsageError(
+            f"--workdir={folder.path} holds a run of another network "
+            f"({', '.join(changed.values())}): choose another folder"
+        )
+
+
+def _write_description(folder: RunFolder, config: RunConfig, program: Program) -> None:
+    description = dataclasses.asdict(config) | {"network": dataclasses.asdict(program.network)}
+    write_json(folder.config, description)
+    write_json(folder.environment, environment())

@@ -1,0 +1,112 @@
+"""How arrays lie across devices: one mesh, one table from parameter paths to its axes.
+
+`replica` holds copies, `fsdp` splits parameters and the batch, `tensor` splits heads and hidden
+units. The batch is split over replica and fsdp together.
+"""
+
+import re
+from typing import Any
+
+import jax
+import numpy as np
+import optax
+from jax.sharding import AxisType, Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from vit_jax.errors import UsageError
+from vit_jax.train.config import MeshConfig
+
+AXES = ("replica", "fsdp", "tensor")
+BATCH_SPEC = P(("replica", "fsdp"))
+
+# First match wins, on the whole path. Leaves under encoder/blocks have a leading layer axis.
+RULES: tuple[tuple[str, P], ...] = (
+    (r"encoder/blocks/attention/qkv/kernel", P(None, "fsdp", None, "tensor", None)),
+    (r"encoder/blocks/attention/qkv/bias", P(None, None, "tensor", None)),
+    (r"encoder/blocks/attention/out/kernel", P(None, "tensor", None, "fsdp")),
+    (r"encoder/blocks/mlp/up/kernel", P(None, "fsdp", "tensor")),
+    (r"encoder/blocks/mlp/up/bias", P(None, "tensor")),
+    (r"encoder/blocks/mlp/down/kernel", P(None, "tensor", "fsdp")),
+    (r"embedding/patches/kernel", P(None, None, None, "fsdp")),
+    (r"embedding/positions", P(None, None, "fsdp")),
+    (r"(pre_logits|head)/kernel", P("fsdp")),
+    (r".*(bias|scale|class_token)", P()),
+)
+
+# Below this many elements a parameter that no rule names is simply copied to every device.
+SMALL = 2**16
+
+
+def make_mesh(config: MeshConfig, devices: list[jax.Device] | None = None) -> Mesh:
+    """A mesh over all devices; an axis of -1 takes what the others leave."""
+    devices = jax.devices() if devices is None else devices
+    sizes = [config.replica, config.fsdp, config.tensor]
+    text = " x ".join(f"{axis}={size}" for axis, size in zip(AXES, sizes, strict=True))
+    if sizes.count(-1) > 1 or any(size == 0 or size < -1 for size in sizes):
+        raise UsageError(f"mesh {text}: sizes must be positive, and at most one of them -1")
+    fixed = int(np.prod([size for size in sizes if size > 0]))
+    if -1 in sizes and len(devices) % fixed == 0:
+        sizes[sizes.index(-1)] = len(devices) // fixed
+    if np.prod(sizes) != len(devices):
+        raise UsageError(
+            f"mesh {text} does not fit {len(devices)} devices: choose sizes whose product is "
+            f"{len(devices)}, or -1 for one of them"
+        )
+    # Auto: the compiler propagates shardings. (Explicit axes, the default, refuse concatenation
+    # of the class token.)
+    return jax.make_mesh(tuple(sizes), AXES, (AxisType.Auto,) * len(AXES), devices=devices)
+
+
+def batch_sharding(mesh: Mesh, batch_size: int) -> NamedSharding:
+    """Rows of the batch over replica and fsdp."""
+    parts = mesh.shape["replica"] * mesh.shape["fsdp"]
+    if batch_size < 1 or batch_size % parts:
+        below = batch_size // parts * parts
+        choices = f"{below} or {below + parts}" if below > 0 else str(parts)
+        raise UsageError(
+            f"batch_size={batch_size} does not divide over {parts} devices: use {choices}"
+        )
+    return NamedSharding(mesh, BATCH_SPEC)
+
+
+def param_shardings(params: Any, mesh: Mesh) -> Any:
+    """A NamedSharding for every parameter, by RULES. `params` may be abstract."""
+    return jax.tree_util.tree_map_with_path(
+        lambda path, leaf: NamedSharding(mesh, _spec(path_name(path), leaf.shape, mesh)), params
+    )
+
+
+def optimizer_shardings(
+    optimizer: optax.GradientTransformation, opt_state: Any, shardings: Any, mesh: Mesh
+) -> Any:
+    """Moments lie as their parameters do; counters are copied."""
+    return optax.tree.map_params(
+        optimizer,
+        lambda _, sharding: sharding,
+        opt_state,
+        shardings,
+        transform_non_params=lambda _: NamedSharding(mesh, P()),
+    )
+
+
+def path_name(path: tuple[Any, ...]) -> str:
+    """A pytree path as "encoder/norm/scale"."""
+    return jax.tree_util.keystr(path, simple=True, separator="/")
+
+
+def _spec(name: str, shape: tuple[int, ...], mesh: Mesh) -> P:
+    spec = next((spec for pattern, spec in RULES if re.fullmatch(pattern, name)), None)
+    if spec is None:
+        if np.prod(shape) > SMALL:
+            raise UsageError(
+                f"no sharding rule for parameter {name} {shape}: add one to RULES in "
+                f"vit_jax/train/sharding.py"
+            )
+        return P()
+    for size, axis in zip(shape, spec, strict=False):
+        if axis and size % mesh.shape[axis]:
+            raise UsageError(
+                f"parameter {name} {shape} does not divide: {size} over mesh axis "
+                f"{axis}={mesh.shape[axis]}; choose a mesh.{axis} that divides {size}"
+            )
+    return spec

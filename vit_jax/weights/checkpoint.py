@@ -1,0 +1,40 @@
+"""The parameters of a checkpoint, without the optimizer, onto one device of any machine."""
+
+import pathlib
+from typing import Any
+
+import jax
+import orbax.checkpoint as ocp
+
+from vit_jax.errors import UsageError
+from vit_jax.models.variants import ViTConfig
+from vit_jax.models.vit import abstract_params
+
+# The names under which a checkpoint keeps the two halves of a train state.
+PARAMS, PROGRESS = "params", "progress"
+
+
+def restore_params(checkpoints: pathlib.Path, network: ViTConfig) -> dict[str, Any]:
+    """The newest parameters in a run's checkpoints folder."""
+    step = latest_step(checkpoints)
+    if step is None:
+        raise UsageError(
+            f"{checkpoints.parent} has no checkpoint yet: wait for its first, or train"
+        )
+    device = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
+    target = jax.tree.map(
+        lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=device),
+        abstract_params(network),
+    )
+    with ocp.StandardCheckpointer() as checkpointer:
+        return checkpointer.restore(checkpoints.resolve() / str(step) / PARAMS, target)
+
+
+def latest_step(checkpoints: pathlib.Path) -> int | None:
+    """The newest finished step, or None."""
+    if not checkpoints.is_dir():
+        return None
+    return max(
+        (int(p.name) for p in checkpoints.iterdir() if p.name.isdigit() and (p / PARAMS).is_dir()),
+        default=None,
+    )

@@ -1,0 +1,77 @@
+"""A run on disk: where its files are, and how to read the network back out of it."""
+
+import dataclasses
+import json
+import pathlib
+from typing import Any
+
+from vit_jax.errors import UsageError
+from vit_jax.models.variants import ViTConfig
+
+
+@dataclasses.dataclass(frozen=True)
+class RunFolder:
+    """Paths inside a --workdir, and its JSON files."""
+
+    path: pathlib.Path
+
+    @property
+    def config(self) -> pathlib.Path:
+        return self.path / "config.json"
+
+    @property
+    def environment(self) -> pathlib.Path:
+        return self.path / "environment.json"
+
+    @property
+    def metrics(self) -> pathlib.Path:
+        return self.path / "metrics.jsonl"
+
+    @property
+    def summary(self) -> pathlib.Path:
+        return self.path / "summary.json"
+
+    @property
+    def checkpoints(self) -> pathlib.Path:
+        return self.path / "checkpoints"
+
+    @property
+    def tensorboard(self) -> pathlib.Path:
+        return self.path / "tensorboard"
+
+    @property
+    def report(self) -> pathlib.Path:
+        return self.path / "report.html"
+
+    def is_run(self) -> bool:
+        return self.config.is_file()
+
+    def network(self) -> ViTConfig:
+        """The network that this run trains."""
+        if not self.is_run():
+            raise UsageError(
+                f"{self.path} is no run folder: it has no config.json; give the --workdir of a run"
+            )
+        values = read_json(self.config)["network"]
+        for key in ("patch_size", "image_size"):
+            values[key] = tuple(values[key])
+        return ViTConfig(**values)
+
+    def metrics_records(self) -> list[dict[str, Any]]:
+        """What the run has logged so far, oldest first."""
+        if not self.metrics.is_file():
+            return []
+        return [json.loads(line) for line in self.metrics.read_text().splitlines() if line]
+
+
+def read_json(path: pathlib.Path) -> dict[str, Any]:
+    """One JSON object."""
+    return json.loads(path.read_text())
+
+
+def write_json(path: pathlib.Path, value: dict[str, Any]) -> None:
+    """Replaces the file in one move, so that a reader never sees half of it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.new")
+    temporary.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+    temporary.replace(path)
