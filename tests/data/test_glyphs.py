@@ -5,7 +5,6 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from sklearn.linear_model import LogisticRegression
 
 from vit_jax.data.glyphs import Glyphs, distance_field, faces_with, letters
 from vit_jax.errors import UsageError
@@ -99,9 +98,12 @@ def test_faces_draw_what_they_claim():
 def test_letters_can_be_told_apart_by_what_is_on_the_image():
     source = Glyphs("train", 16, classes=8)
     images = np.stack([source[i]["image"][..., 0].ravel() for i in range(1_200)]) / 255
-    labels = [int(source[i]["label"]) for i in range(1_200)]
-    classifier = LogisticRegression(C=0.01, max_iter=200).fit(images[:1_000], labels[:1_000])
-    assert classifier.score(images[1_000:], labels[1_000:]) > 0.4  # by chance 0.125
+    images -= images.mean(axis=1, keepdims=True)
+    labels = np.array([source[i]["label"] for i in range(1_200)])
+    seen, wanted = images[:1_000], np.eye(8)[labels[:1_000]]
+    weights = np.linalg.solve(seen.T @ seen + 100 * np.eye(256), seen.T @ wanted)  # least squares
+    guesses = np.argmax(images[1_000:] @ weights, axis=1)
+    assert np.mean(guesses == labels[1_000:]) > 0.4  # by chance 0.125
 
 
 def _overlap(one: np.ndarray, other: np.ndarray) -> float:

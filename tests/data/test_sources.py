@@ -20,6 +20,12 @@ def test_every_built_in_opens(name, split):
     assert example["label"].max() < source.num_classes
 
 
+def test_opencv_keeps_to_the_thread_it_is_called_from():
+    cv2.setNumThreads(2)
+    open_source("digits", "train", 32)
+    assert cv2.getNumThreads() == 1
+
+
 def test_sizes_of_the_stand_ins():
     assert open_source("visual_atoms", "train", 32).num_classes == 21_000
     assert open_source("visual_atoms_1k", "train", 32).num_classes == 1_000

@@ -47,8 +47,8 @@ def _load() -> dict[str, tuple[np.ndarray, np.ndarray]]:
     values, labels = load_digits(return_X_y=True)
     images = np.round(values * (255 / 16)).astype(np.uint8).reshape(-1, 8, 8)
     labels = labels.astype(np.int32)
-    # Neighbours in the file are by the same hand. Holding out the end of it tests on hands the model
-    # has hardly seen: nearest neighbours err three times as often as on a shuffled split.
+    # Neighbours in the file are by the same hand. Its end is held out, hands the model has hardly
+    # seen: nearest neighbours err three times as often there as on a shuffled split.
     test = np.sort(
         np.concatenate([np.flatnonzero(labels == c)[-TEST_PER_CLASS:] for c in range(10)])
     )

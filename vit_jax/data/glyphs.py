@@ -91,27 +91,38 @@ class Look(NamedTuple):
     bend_phase_x: float
     bend_phase_y: float
     bend_waves: float
-    grow: float  # of the stroke's half width
+    grow: float  # of the stroke, on either side
     blur: float
-    dark: float  # grey levels; below zero is zero, so half of all grounds are plain
+    dark: float  # grey levels; below zero is zero, so half of all grounds are plain black
     light: float
-    inverse: float
-    coarse: float
+    inverse: float  # dark on light, if low enough
+    coarse: float  # as if enlarged from few pixels, if low enough
     coarse_pixels: float
     coarse_smooth: float
-    noise: float
+    noise: float  # below zero is none
 
 
-# fmt: off
-_RANGES = Look(
-    face=(0, 1), rotation=(-0.35, 0.35), shear=(-0.3, 0.3), scale=(0.9, 1.5), stretch=(-0.4, 0.25),
-    shift_x=(-0.08, 0.08), shift_y=(-0.08, 0.08), bend_x=(-0.05, 0.05), bend_y=(-0.05, 0.05),
-    bend_phase_x=(0, math.tau), bend_phase_y=(0, math.tau), bend_waves=(0.5, 1.5),
-    grow=(-0.008, 0.045), blur=(0, 0.05), dark=(-60, 60), light=(150, 255), inverse=(0, 1),
-    coarse=(0, 1), coarse_pixels=(8, 13), coarse_smooth=(0, 1), noise=(-0.25, 0.25),
-)
-# fmt: on
-_LEAST, _MOST = np.array(_RANGES, np.float64).T
+# What is not named here lies between 0 and 1.
+_RANGES = {
+    "rotation": (-0.35, 0.35),
+    "shear": (-0.3, 0.3),
+    "scale": (0.9, 1.5),
+    "stretch": (-0.4, 0.25),
+    "shift_x": (-0.08, 0.08),
+    "shift_y": (-0.08, 0.08),
+    "bend_x": (-0.05, 0.05),
+    "bend_y": (-0.05, 0.05),
+    "bend_phase_x": (0, math.tau),
+    "bend_phase_y": (0, math.tau),
+    "bend_waves": (0.5, 1.5),
+    "grow": (-0.008, 0.045),
+    "blur": (0, 0.05),
+    "dark": (-60, 60),
+    "light": (150, 255),
+    "coarse_pixels": (8, 13),
+    "noise": (-0.25, 0.25),
+}
+_LEAST, _MOST = np.array([_RANGES.get(field, (0, 1)) for field in Look._fields]).T
 _SPAN = _MOST - _LEAST
 
 # A field is 64 pixels wide with a letter of 44 in it. Its value is 128 on the outline and rises by
@@ -203,7 +214,8 @@ def _distinct_letters() -> Iterator[str]:
     taken = len(shapes)
     for letter in _candidates():
         shape = _shape(letter)
-        if shape is None or (shapes[:taken] @ shape).max() > _SAME_SHAPE:
+        # Not with @: BLAS opens threads for a product this size, and waits long on a busy machine.
+        if shape is None or np.einsum("nd,d->n", shapes[:taken], shape).max() > _SAME_SHAPE:
             continue
         if taken == len(shapes):
             shapes = np.concatenate([shapes, np.empty_like(shapes)])
@@ -262,11 +274,9 @@ _font_lock = threading.Lock()
 @functools.cache
 def faces_with(letter: str) -> tuple[str, ...]:
     """The font faces that draw `letter`, and draw it in its usual form."""
-    cursive = ("Ita",) if "CYRILLIC" in unicodedata.name(letter) else ()  # its te looks like an m
+    upright = "CYRILLIC" in unicodedata.name(letter)  # whose te in italics is an m
     return tuple(
-        face
-        for face in _FACES
-        if ord(letter) in _codes(face) and not any(style in face for style in cursive)
+        face for face in _FACES if ord(letter) in _codes(face) and not (upright and "Ita" in face)
     )
 
 
@@ -310,7 +320,7 @@ def _render(char: str, face: str) -> np.ndarray:
 
 @functools.cache
 def _codes(face: str) -> frozenset[int]:
-    # Beyond ASCII the cm fonts hold other characters than they say. Glyph 0 stands for a missing one.
+    # Glyph 0 is the box for a missing one. Beyond ASCII the cm fonts hold others than they say.
     end = 128 if face.startswith("cm") else sys.maxunicode
     return frozenset(c for c, glyph in _font(face).get_charmap().items() if glyph and c < end)
 

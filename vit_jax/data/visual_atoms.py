@@ -139,17 +139,16 @@ class View(NamedTuple):
     line: float
 
 
-_LEAST, _MOST = np.array(
-    View(
-        radius=(0.28, 0.48),
-        centre_x=(-1, 1),
-        centre_y=(-1, 1),
-        turn=(0, math.tau),
-        stretch=(-0.2, 0.2),
-        phase=(-0.3, 0.3),
-        line=(0.002, 0.05),
-    )
-).T
+_RANGES = {
+    "radius": (0.28, 0.48),
+    "centre_x": (-1, 1),
+    "centre_y": (-1, 1),
+    "turn": (0, math.tau),
+    "stretch": (-0.2, 0.2),
+    "phase": (-0.3, 0.3),
+    "line": (0.002, 0.05),
+}
+_LEAST, _MOST = np.array([_RANGES[field] for field in View._fields]).T
 _SPAN = _MOST - _LEAST
 
 
@@ -195,7 +194,7 @@ def _contours(atom: Atom, view: View) -> np.ndarray:
 
 
 def _outwards(atom: Atom) -> np.ndarray:
-    """0 for the innermost orbit to 1 for the outermost, [orbits, 1]; a single orbit is the latter."""
+    """From 0, the innermost orbit, to 1, the outermost (or the only one); [orbits, 1]."""
     return 1 - np.arange(atom.orbits - 1, -1, -1)[:, None] / max(1, atom.orbits - 1)
 
 
