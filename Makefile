@@ -1,36 +1,32 @@
-# Two commands for a fresh machine: `make demo` and `make test`. Each makes .venv and installs
-# what it needs; the stamp files remember what is installed, and setup.py outdates them.
+# Two commands for a fresh machine: `make demo` and `make test`. Each makes a virtual environment
+# of its own and installs what it needs; a stamp remembers that, until setup.py changes.
+# `make demo FRESH=1` starts the demo over; `make PYTHON=python3.12 ...` chooses the Python.
 
 PYTHON ?= python3
-VENV := .venv
-BIN := $(VENV)/bin
+USE := .venv
+TEST := .venv-test
 
 .PHONY: demo test lint clean
 
-demo: $(VENV)/.installed
-	$(BIN)/vit-jax demo $(if $(FRESH),--fresh)
+demo: $(USE)/.installed
+	$(USE)/bin/vit-jax demo $(if $(FRESH),--fresh)
 
-test: $(VENV)/.installed-test lint
-	$(BIN)/pytest -n 2
+test: lint
+	$(TEST)/bin/pytest -n 2
 
-lint: $(VENV)/.installed-test
-	$(BIN)/ruff check .
-	$(BIN)/ruff format --check .
+lint: $(TEST)/.installed
+	$(TEST)/bin/ruff check .
+	$(TEST)/bin/ruff format --check .
 
 clean:
-	rm -rf $(VENV) runs build *.egg-info .pytest_cache .ruff_cache
+	rm -rf $(USE) $(TEST) build *.egg-info .pytest_cache .ruff_cache
 
-$(BIN)/python:
+# The tests compile for TPUs, which needs the compiler (libtpu) but no TPU.
+$(TEST)/.installed: EXTRAS := [test,tpu]
+%/.installed: setup.py
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
-	  { echo "Python 3.11 or later is needed: make PYTHON=python3.12 ..."; exit 1; }
-	$(PYTHON) -m venv $(VENV)
-
-$(VENV)/.installed: setup.py | $(BIN)/python
-	@echo "Installing vit_jax into $(VENV) (a minute or two, once) ..."
-	$(BIN)/pip install --quiet --disable-pip-version-check -e .
+	  { echo "Python 3.11 or later is needed: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; }
+	@echo "Installing into $* (a minute or two, once) ..."
+	$(PYTHON) -m venv $*
+	$*/bin/pip install --quiet --disable-pip-version-check -e '.$(EXTRAS)'
 	@touch $@
-
-$(VENV)/.installed-test: setup.py | $(BIN)/python
-	@echo "Installing vit_jax and its test tools into $(VENV) (a minute or two, once) ..."
-	$(BIN)/pip install --quiet --disable-pip-version-check -e .[test,tpu]
-	@touch $@ $(VENV)/.installed

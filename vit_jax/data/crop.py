@@ -18,7 +18,7 @@ def fit(
 
 
 def resize(image: np.ndarray, size: tuple[int, int]) -> np.ndarray:
-    """Bilinear with half-pixel centres and no antialiasing, as the published weights were tested."""
+    """Bilinear, half-pixel centres, no antialiasing: how the published weights were tested."""
     if image.shape[:2] == tuple(size):
         return image
     return cv2.resize(image, size[::-1], interpolation=cv2.INTER_LINEAR)

@@ -65,7 +65,7 @@ class Glyphs:
         faces = faces_with(letter)
         distances = distance_field(letter, faces[int(look.face * len(faces))])
         grey = _ink(_pose(distances, look, self._x, self._y), look)
-        if look.coarse < 0.4:
+        if look.coarse < 0.75:
             grey = _coarsen(grey, look)
         if look.noise > 0:
             noise = stream.random_raw(-(-grey.size // 8)).view(np.uint8)[: grey.size]
@@ -102,20 +102,21 @@ class Look(NamedTuple):
     noise: float  # below zero is none
 
 
-# What is not named here lies between 0 and 1.
+# What is not named here lies between 0 and 1. Deformations are gentle: with twice these ranges a
+# small network needs more images than the demo has time for before it learns anything.
 _RANGES = {
-    "rotation": (-0.35, 0.35),
-    "shear": (-0.3, 0.3),
+    "rotation": (-0.18, 0.18),
+    "shear": (-0.15, 0.15),
     "scale": (0.9, 1.5),
-    "stretch": (-0.4, 0.25),
-    "shift_x": (-0.08, 0.08),
-    "shift_y": (-0.08, 0.08),
-    "bend_x": (-0.05, 0.05),
-    "bend_y": (-0.05, 0.05),
+    "stretch": (-0.24, 0.09),
+    "shift_x": (-0.04, 0.04),
+    "shift_y": (-0.04, 0.04),
+    "bend_x": (-0.025, 0.025),
+    "bend_y": (-0.025, 0.025),
     "bend_phase_x": (0, math.tau),
     "bend_phase_y": (0, math.tau),
     "bend_waves": (0.5, 1.5),
-    "grow": (-0.008, 0.045),
+    "grow": (0.005, 0.032),
     "blur": (0, 0.05),
     "dark": (-60, 60),
     "light": (150, 255),
@@ -166,7 +167,7 @@ def _ink(distances: np.ndarray, look: Look) -> np.ndarray:
     outline = 128 - look.grow * levels_per_side
     cover = _scaled(distances, slope, 127.5 - slope * outline)
     ground, ink = max(0.0, look.dark), look.light
-    if look.inverse < 0.15:
+    if look.inverse < 0.05:
         ground, ink = ink, ground
     return _scaled(cover, (ink - ground) / 255, ground)
 

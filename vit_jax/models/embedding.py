@@ -38,8 +38,8 @@ class Embedding(nnx.Module):
         self.patches = PatchEmbedding(config, rngs=rngs)
         if config.pooling == "token":
             self.class_token = nnx.Param(jnp.zeros((1, 1, config.width), jnp.float32))
-        table = 0.02 * jax.random.normal(rngs.params(), (1, config.tokens, config.width))
-        self.positions = nnx.Param(table)
+        table = jax.random.normal(rngs.params(), (1, config.tokens, config.width))
+        self.positions = nnx.Param(config.position_std * table)
         self.config = config
 
     def __call__(self, images: jax.Array, key: jax.Array | None = None) -> jax.Array:

@@ -35,8 +35,9 @@ SHAPES: dict[str, Shape] = {
 
 # The patch sizes worth listing; any other is as valid.
 LISTED = (
-    "Pico/8 Ti/16 S/32 S/16 M/32 M/16 B/32 B/16 B/8 L/32 L/16 So400m/14 H/16 H/14 g/14 G/14"
-).split()
+    "Pico/8", "Ti/16", "S/32", "S/16", "M/32", "M/16", "B/32", "B/16", "B/8", "L/32", "L/16",
+    "So400m/14", "H/16", "H/14", "g/14", "G/14",
+)  # fmt: skip
 
 POOLINGS = ("token", "gap")
 DTYPES = ("float32", "bfloat16")
@@ -60,6 +61,7 @@ class ViTConfig:
     representation_size: int = 0  # > 0: the tanh layer before the head (pre-training, section 3.1)
     dropout: float = 0.0
     stochastic_depth: float = 0.0  # of the last block; rises linearly from 0 at the first
+    position_std: float = 0.02  # of fresh positions; larger ones are learned from sooner
     head_bias: float = 0.0  # -10 for sigmoid losses over thousands of classes
     dtype: str = "float32"  # of the computation; parameters are float32 always
     remat: str = "none"  # what the backward pass recomputes: nothing, all but matmuls, everything
@@ -106,7 +108,8 @@ def model_config(name: str, **overrides: Any) -> ViTConfig:
     known = {field.name for field in dataclasses.fields(ViTConfig)} - {"name"}
     for key in values.keys() - known:
         raise UsageError(
-            f"unknown model option {key!r}.{closest(key, known)} Options: {', '.join(sorted(known))}"
+            f"unknown model option {key!r}.{closest(key, known)} "
+            f"Options: {', '.join(sorted(known))}"
         )
     for key in ("patch_size", "image_size"):
         if key in values:

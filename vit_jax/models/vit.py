@@ -25,6 +25,11 @@ def create_model(
     Any field of ViTConfig can be overridden by name.
     """
     config = model_config(name, num_classes=num_classes, image_size=image_size, **overrides)
+    return create_from_config(config, seed)
+
+
+def create_from_config(config: ViTConfig, seed: int = 0) -> "ViT":
+    """A freshly initialised model of exactly this shape."""
     return nnx.merge(graphdef(config), init_params(config, jax.random.key(seed)))
 
 

@@ -25,6 +25,7 @@ class ModelConfig:
     representation_size: int = 0
     dropout: float = 0.0
     stochastic_depth: float = 0.0
+    position_std: float = 0.02
     head_bias: float = 0.0
     dtype: str = "float32"
     remat: str = "none"

@@ -164,7 +164,7 @@ def _first_state(config: RunConfig, program: Program, progress: Progress) -> Tra
     path = pathlib.Path(config.init).expanduser()
     adapted = load_params(path, program.network, keep_head=False)
     progress.note(f"starting from {path}: {'; '.join(adapted.changes)}")
-    return program.start_from(adapted.params)
+    return program.start_from(jax.device_get(adapted.params))
 
 
 def _make_schedule(config: RunConfig, program: Program, source: Source) -> _Schedule:

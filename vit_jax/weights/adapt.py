@@ -12,7 +12,7 @@ from vit_jax.weights.positions import resize_positions
 # What two networks may differ in and still share an encoder.
 _ADAPTABLE = {
     "name", "image_size", "num_classes", "representation_size",
-    "dropout", "stochastic_depth", "head_bias", "dtype", "remat",
+    "dropout", "stochastic_depth", "position_std", "head_bias", "dtype", "remat",
 }  # fmt: skip
 
 

@@ -48,4 +48,4 @@ def source_network(path: pathlib.Path) -> ViTConfig:
 def _looks_like_path(text: str) -> bool:
     # "B/16" has a slash as well; a path starts with a dot, a slash or ~, or names a parent that
     # is there.
-    return text.startswith((".", "/", "~")) or pathlib.Path(text).parent.is_dir() and "/" in text
+    return text.startswith((".", "/", "~")) or (pathlib.Path(text).parent.is_dir() and "/" in text)

@@ -1,4 +1,4 @@
-"""Position embeddings for another grid of patches (section 3.2: fine-tuning at higher resolution)."""
+"""Position embeddings for another grid of patches (section 3.2: a higher resolution)."""
 
 import numpy as np
 

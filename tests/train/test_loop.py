@@ -1,0 +1,176 @@
+"""Whole runs: what they leave behind, and that an interrupted one is the same run."""
+
+import json
+import pathlib
+
+import jax
+import numpy as np
+import pytest
+
+from tests.train.small_run import small_config
+from vit_jax.data import batches
+from vit_jax.errors import UsageError
+from vit_jax.train import loop
+from vit_jax.train.checkpoint import Checkpoints
+from vit_jax.train.config import evaluator, run_config
+from vit_jax.train.loop import train
+from vit_jax.weights.run_folder import RunFolder, read_json
+
+
+class Interrupted(Exception):
+    pass
+
+
+def final_state(workdir):
+    """The last checkpoint as numpy leaves by path: parameters, moments, counters."""
+    run = run_config(small_config())
+    program = loop.make_program(
+        run, loop.open_source("digits", "train", 16), loop.make_mesh(run.mesh)
+    )
+    with Checkpoints(RunFolder(pathlib.Path(workdir)).checkpoints, keep=2) as checkpoints:
+        state = checkpoints.restore_latest(program.state)
+    leaves, _ = jax.tree_util.tree_flatten_with_path(state)
+    return {jax.tree_util.keystr(path): np.asarray(leaf) for path, leaf in leaves}
+
+
+def without_time(record):
+    return {key: value for key, value in record.items() if key != "train/images_per_second"}
+
+
+@pytest.fixture(scope="module")
+def whole_run(tmp_path_factory):
+    workdir = tmp_path_factory.mktemp("whole")
+    config = small_config()
+    config.evaluators.digits = evaluator("digits", every="6 steps")
+    return workdir, train(run_config(config), workdir)
+
+
+def test_a_run_leaves_its_record(whole_run):
+    workdir, summary = whole_run
+    folder = RunFolder(workdir)
+    assert read_json(folder.summary) == summary
+    assert summary["steps"] == 12 and summary["examples"] == 192
+    records = folder.metrics_records()
+    assert [record["step"] for record in records] == [2, 4, 6, 8, 10, 12]
+    assert {"train/loss", "train/accuracy", "train/learning_rate"} <= records[0].keys()
+    assert [r["step"] for r in records if "digits/accuracy" in r] == [6, 12]
+    assert read_json(folder.config)["batch_size"] == 16
+    assert folder.network().num_classes == 10
+    assert read_json(folder.environment)["packages"]["jax"] == jax.__version__
+    assert list(folder.tensorboard.glob("events.out.tfevents.*"))
+
+
+def test_an_interrupted_run_resumes_as_the_same_run(whole_run, tmp_path, monkeypatch):
+    config = small_config()
+    config.evaluators.digits = evaluator("digits", every="6 steps")
+    seen = record_batches(monkeypatch, stop_before=9)
+    with pytest.raises(Interrupted):
+        train(run_config(config), tmp_path)
+    assert [step for step, _ in seen] == list(range(9))
+    seen = record_batches(monkeypatch)
+    resumed = train(run_config(config), tmp_path)
+
+    workdir, uninterrupted = whole_run
+    assert [step for step, _ in seen] == [5, 6, 7, 8, 9, 10, 11]  # from the checkpoint of step 5
+    assert without_time(resumed["metrics"]) == without_time(uninterrupted["metrics"])
+    assert [without_time(r) for r in RunFolder(tmp_path).metrics_records()] == [
+        without_time(r) for r in RunFolder(workdir).metrics_records()
+    ]
+    expected, actual = final_state(workdir), final_state(tmp_path)
+    assert expected.keys() == actual.keys() and any("opt_state" in key for key in expected)
+    for key, value in expected.items():
+        np.testing.assert_array_equal(actual[key], value, err_msg=key)
+    fresh = loop.train_batches(
+        loop.open_source("digits", "train", 16),
+        batch_size=16, image_size=(16, 16), seed=0, crop="inception",
+    )  # fmt: skip
+    for step, labels in seen:
+        np.testing.assert_array_equal(labels, fresh[step]["label"])
+
+
+def record_batches(monkeypatch, stop_before=None):
+    """Notes (step, labels) of the batches that are trained on; raises instead of one."""
+    seen = []
+
+    def on_device(*args, start, **kwargs):
+        for step, batch in enumerate(batches.on_device(*args, start=start, **kwargs), start):
+            if step == stop_before:
+                raise Interrupted
+            seen.append((step, np.asarray(batch["label"])))
+            yield batch
+
+    monkeypatch.setattr(loop, "on_device", on_device)
+    return seen
+
+
+def test_a_finished_run_is_left_alone(whole_run, capsys):
+    workdir, summary = whole_run
+    before = (RunFolder(workdir).metrics).read_text()
+    assert train(run_config(small_config()), workdir) == summary
+    assert "nothing to do" in capsys.readouterr().err
+    assert RunFolder(workdir).metrics.read_text() == before
+
+
+def test_fine_tuning_starts_from_another_run_at_another_resolution(whole_run, tmp_path, capsys):
+    workdir, _ = whole_run
+    config = small_config(image_size=(32, 24), init=str(workdir), total="1 steps")
+    config.optimizer.update(name="sgd", warmup="0 steps", learning_rate=1e-6)
+    train(run_config(config), tmp_path)
+    said = capsys.readouterr().err
+    assert "positions resized from 2x2 to 4x3" in said
+    assert "new head for 10 classes" in said
+    params = final_params(tmp_path)
+    pretrained = final_params(workdir)
+    kernel = ("encoder", "blocks", "mlp", "up", "kernel")
+    np.testing.assert_allclose(dig(params, kernel), dig(pretrained, kernel), atol=1e-5)
+    assert np.abs(params["head"]["kernel"]).max() < 1e-4
+
+
+def test_a_folder_belongs_to_one_network(whole_run):
+    workdir, _ = whole_run
+    with pytest.raises(
+        UsageError, match=r"another network \(image_size \(16, 16\) -> \(32, 32\)\)"
+    ):
+        train(run_config(small_config(image_size=32)), workdir)
+
+
+def test_a_workdir_that_is_a_file_is_refused(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UsageError, match="is a file: give a folder"):
+        train(run_config(small_config()), tmp_path / "file")
+
+
+def test_training_learns(tmp_path):
+    config = small_config(total="60 steps", batch_size=64, log_every="10 steps")
+    config.model.update(dropout=0.0, stochastic_depth=0.0, position_std=0.3)
+    config.data.update(crop="resize", flip=False)
+    losses = [r["train/loss"] for r in _train_and_read(config, tmp_path)]
+    assert losses[-1] < 0.7 * losses[0]
+
+
+def test_several_labels_per_image_train_with_the_sigmoid_loss(tmp_path):
+    config = small_config(loss="sigmoid", total="2 steps")
+    config.optimizer.update(warmup="0 steps")
+    config.data.update(name="visual_atoms_multi")
+    config.model.update(head_bias=-10.0)
+    (record,) = _train_and_read(config, tmp_path)
+    # 21,000 confident noes cost 1 in all, each of one to four missed yeses costs 10.
+    assert 10 < record["train/loss"] < 45
+
+
+def _train_and_read(config, workdir):
+    train(run_config(config), workdir)
+    return [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
+
+
+def final_params(workdir):
+    from vit_jax.weights.checkpoint import restore_params
+
+    folder = RunFolder(workdir)
+    return restore_params(folder.checkpoints, folder.network())
+
+
+def dig(tree, keys):
+    for key in keys:
+        tree = tree[key]
+    return tree

@@ -1,0 +1,123 @@
+"""The same numbers on any mesh, and parameters laid out as the table says."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import PartitionSpec as P
+
+from tests.train.small_run import small_config
+from vit_jax.data.batches import train_batches
+from vit_jax.data.sources import open_source
+from vit_jax.errors import UsageError
+from vit_jax.models.variants import LISTED, model_config
+from vit_jax.models.vit import abstract_params
+from vit_jax.train.config import MeshConfig, run_config
+from vit_jax.train.program import make_program
+from vit_jax.train.sharding import batch_sharding, make_mesh, param_shardings
+
+
+def loss_and_gradients(mesh_sizes, devices):
+    """One step of plain SGD with rate 1: the parameters move by the gradient."""
+    config = small_config()
+    config.optimizer.update(
+        name="sgd", learning_rate=1.0, momentum=0.0, warmup="0 steps", clip_norm=0.0,
+        schedule="constant",
+    )  # fmt: skip
+    config.mesh.update(mesh_sizes)
+    run = run_config(config)
+    source = open_source("digits", "train", 16)
+    program = make_program(run, source, make_mesh(run.mesh, devices))
+    state = program.init(jax.random.key(0))
+    # A fresh head is zero and hides the gradients of everything before it.
+    head = 0.1 * jax.random.normal(jax.random.key(5), state.params["head"]["kernel"].shape)
+    state.params["head"]["kernel"] = jax.device_put(
+        head, program.state.params["head"]["kernel"].sharding
+    )
+    before = jax.tree.map(np.asarray, state.params)
+    batch = train_batches(source, batch_size=16, image_size=(16, 16), seed=0)[0]
+    batch = {
+        key: jax.device_put(value, program.batch[key].sharding) for key, value in batch.items()
+    }
+    state, metrics = program.step(state, batch)
+    gradients = jax.tree.map(lambda a, b: a - np.asarray(b), before, state.params)
+    return float(metrics["loss"]), gradients
+
+
+@pytest.fixture(scope="module")
+def on_one_device():
+    return loss_and_gradients({"replica": 1}, jax.devices()[:1])
+
+
+@pytest.mark.parametrize(
+    "mesh",
+    [{"replica": 8}, {"replica": 2, "fsdp": 4}, {"replica": 2, "fsdp": 2, "tensor": 2}],
+    ids=str,
+)
+def test_loss_and_gradients_on_eight_devices_equal_those_on_one(on_one_device, mesh):
+    loss, gradients = loss_and_gradients(mesh, jax.devices())
+    assert loss == pytest.approx(on_one_device[0], rel=1e-5)
+    largest = max(float(np.abs(leaf).max()) for leaf in jax.tree.leaves(on_one_device[1]))
+    assert largest > 1e-2
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5 * max(1, largest)),
+        gradients,
+        on_one_device[1],
+    )
+
+
+@pytest.mark.parametrize("name", LISTED)
+def test_every_large_parameter_has_a_rule(name):
+    mesh = make_mesh(MeshConfig())
+    params = abstract_params(model_config(name, image_size=(model_config(name).patch_size[0] * 16)))
+    param_shardings(params, mesh)
+
+
+def test_moments_lie_as_their_parameters_do():
+    run = run_config(small_config())
+    mesh = make_mesh(MeshConfig(replica=2, fsdp=2, tensor=2))
+    program = make_program(run, open_source("digits", "train", 16), mesh)
+    adam = next(s for s in jax.tree.leaves(program.state.opt_state, is_leaf=_has_mu) if _has_mu(s))
+    kernel = adam.mu["encoder"]["blocks"]["mlp"]["up"]["kernel"]
+    assert kernel.sharding.spec == P(None, "fsdp", "tensor")
+    state = program.init(jax.random.key(0))
+    shard = state.params["encoder"]["blocks"]["mlp"]["up"]["kernel"].addressable_shards[0].data
+    assert shard.shape == (4, 64, 256)
+
+
+def test_a_large_parameter_without_a_rule_is_an_error_that_names_it():
+    params = {"novel": {"weights": jax.ShapeDtypeStruct((1024, 1024), jnp.float32)}}
+    with pytest.raises(UsageError, match=r"no sharding rule for parameter novel/weights"):
+        param_shardings(params, make_mesh(MeshConfig()))
+
+
+def test_a_parameter_that_does_not_divide_is_an_error_that_names_it():
+    params = abstract_params(model_config("Pico/8", image_size=16, width=36, heads=4))
+    with pytest.raises(UsageError, match=r"36 over mesh axis fsdp=8"):
+        param_shardings(params, make_mesh(MeshConfig(replica=1, fsdp=8)))
+
+
+@pytest.mark.parametrize(
+    ("mesh", "says"),
+    [
+        (MeshConfig(replica=3), "does not fit 8 devices"),
+        (MeshConfig(replica=-1, fsdp=3), "does not fit 8 devices"),
+        (MeshConfig(replica=-1, fsdp=-1), "at most one of them -1"),
+        (MeshConfig(replica=0), "must be positive"),
+    ],
+)
+def test_meshes_that_do_not_fit_are_refused(mesh, says):
+    with pytest.raises(UsageError, match=says):
+        make_mesh(mesh)
+
+
+def test_a_batch_that_does_not_divide_is_refused_with_the_nearest_that_do():
+    mesh = make_mesh(MeshConfig())
+    with pytest.raises(UsageError, match="use 96 or 104"):
+        batch_sharding(mesh, 100)
+    with pytest.raises(UsageError, match=r"use 8$"):
+        batch_sharding(mesh, 3)
+
+
+def _has_mu(node):
+    return hasattr(node, "mu")

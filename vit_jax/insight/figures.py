@@ -1,0 +1,67 @@
+"""Pictures as PNG bytes, drawn by matplotlib without a screen."""
+
+import io
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from vit_jax.data.crop import resize
+from vit_jax.data.source import Source
+
+Records = Sequence[Mapping[str, float]]
+
+
+def curves(runs: Mapping[str, Records], metrics: Sequence[str]) -> bytes:
+    """One panel per metric over steps, with a line per run that logged it."""
+    figure = Figure(figsize=(4.2 * len(metrics), 3.2), layout="constrained")
+    for panel, metric in zip(_panels(figure, len(metrics)), metrics, strict=True):
+        for label, records in runs.items():
+            points = [(r["step"], r[metric]) for r in records if metric in r]
+            if points:
+                panel.plot(*zip(*points, strict=True), label=label, linewidth=1.5)
+        panel.set(xlabel="step", ylabel=metric)
+        panel.grid(alpha=0.3)
+        panel.legend(fontsize="small")
+    return _png(figure)
+
+
+def shots(results: Mapping[str, Mapping[str, Mapping[str, float]]]) -> bytes:
+    """Few-shot accuracy against images per class: name -> {"10": {"mean": 0.7, "std": 0.02}}."""
+    figure = Figure(figsize=(4.8, 3.2), layout="constrained")
+    (panel,) = _panels(figure, 1)
+    for label, by_shots in results.items():
+        x = [int(k) for k in by_shots]
+        mean, std = (np.array([v[key] for v in by_shots.values()]) for key in ("mean", "std"))
+        panel.errorbar(x, 100 * mean, 100 * std, label=label, marker="o", capsize=3)
+    panel.set(xscale="log", xlabel="training images per class", ylabel="test accuracy, %")
+    panel.set_xticks(x, [str(k) for k in x])
+    panel.minorticks_off()
+    panel.grid(alpha=0.3)
+    panel.legend(fontsize="small")
+    return _png(figure)
+
+
+def samples(source: Source, size: tuple[int, int], rows: int = 3, columns: int = 12) -> bytes:
+    """Images from all over a data set, as the network sees them, with their class names."""
+    figure = Figure(figsize=(0.9 * columns, 1.1 * rows), layout="constrained")
+    indices = np.linspace(0, len(source) - 1, rows * columns).astype(int)
+    for index, panel in zip(indices, figure.subplots(rows, columns).flat, strict=True):
+        example = source[int(index)]
+        panel.imshow(resize(example["image"], size))
+        names = [source.class_names[k] for k in np.atleast_1d(example["label"]) if k >= 0]
+        panel.set_title(" ".join(names), fontsize=8)
+        panel.set_axis_off()
+    return _png(figure)
+
+
+def _panels(figure: Figure, count: int) -> list[Axes]:
+    return list(figure.subplots(1, count, squeeze=False).flat)
+
+
+def _png(figure: Any) -> bytes:
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", dpi=110)
+    return buffer.getvalue()
