@@ -31,7 +31,7 @@ def pretrain() -> ml_collections.ConfigDict:
 
 def finetune() -> ml_collections.ConfigDict:
     """At 48 px: a grid of 6x6 patches, where pre-training had 4x4."""
-    config = default_config(image_size=48, batch_size=64, total="200 steps")
+    config = default_config(image_size=48, batch_size=64, total="100 steps")
     config.model.update(name="Pico/8", pooling="gap", position_std=0.1)
     config.data.update(name="digits", crop="resize", flip=False)
     config.optimizer.update(name="sgd", learning_rate=0.03, warmup="10%", clip_norm=1.0)

@@ -174,3 +174,7 @@ def _print_results(results: dict[str, float], as_json: bool) -> None:
 
 def _numbers(text: str) -> tuple[int, ...]:
     return tuple(int(number) for number in text.split(","))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

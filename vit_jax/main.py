@@ -21,9 +21,11 @@ def main(argv: Sequence[str]) -> int:
         return 0
     config, workdir = parse_flags(argv)
 
+    from vit_jax.train import cluster
     from vit_jax.train.config import run_config
     from vit_jax.train.loop import train
 
+    cluster.join()
     train(run_config(config), workdir)
     return 0
 

@@ -28,7 +28,7 @@ def test_every_unit(duration, steps):
     "duration", ["90", "epochs", "90 epochs 3 steps", "-1 steps", "", "9 days"]
 )
 def test_anything_else_is_refused(duration):
-    with pytest.raises(UsageError, match="config.total=.*as in '100 steps'"):
+    with pytest.raises(UsageError, match=r"config\.total=.*as in '100 steps'"):
         to_steps(duration, "config.total", **RUN)
 
 

@@ -1,6 +1,7 @@
 """The training run, from its config to its summary. Starting it again resumes it."""
 
 import collections
+import contextlib
 import dataclasses
 import pathlib
 import time
@@ -18,6 +19,7 @@ from vit_jax.evaluate.evaluators import Evaluator, make_evaluator
 from vit_jax.models.variants import as_size, differences
 from vit_jax.train.checkpoint import Checkpoints
 from vit_jax.train.clock import Clock
+from vit_jax.train.cluster import is_lead
 from vit_jax.train.config import RunConfig
 from vit_jax.train.environment import environment
 from vit_jax.train.metrics import MetricsWriter
@@ -48,11 +50,12 @@ def train(config: RunConfig, workdir: str | pathlib.Path) -> dict[str, Any]:
     with Checkpoints(folder.checkpoints, config.checkpoints_kept) as checkpoints:
         state = checkpoints.restore_latest(program.state)
         start = 0 if state is None else int(state.step)
-        with Progress(folder.path.name, start, program.total_steps) as progress:
+        with Progress(folder.path.name, program.total_steps, silent=not is_lead()) as progress:
             if start >= program.total_steps and folder.summary.is_file():
                 progress.note(f"finished before, {start} steps; nothing to do")
                 return read_json(folder.summary)
-            _write_description(folder, config, program)
+            if is_lead():
+                _write_description(folder, config, program)
             if state is None:
                 state = _first_state(config, program, progress)
             else:
@@ -60,7 +63,8 @@ def train(config: RunConfig, workdir: str | pathlib.Path) -> dict[str, Any]:
             summary = _run_steps(
                 _Run(config, program, source, schedule, folder, checkpoints, progress), state, start
             )
-        write_json(folder.summary, summary)
+        if is_lead():
+            write_json(folder.summary, summary)
         return summary
 
 
@@ -97,7 +101,7 @@ def _run_steps(run: _Run, state: TrainState, start: int) -> dict[str, Any]:
     in_flight: collections.deque[Any] = collections.deque()
     clock = Clock(start, schedule.total, batch_size)
     latest: dict[str, float] = {}
-    with MetricsWriter(run.folder, start) as writer:
+    with MetricsWriter(run.folder, start) if is_lead() else contextlib.nullcontext() as writer:
         for step in range(start + 1, schedule.total + 1):
             state, metrics = step_fn(state, next(batches))
             in_flight.append(metrics)
@@ -111,9 +115,9 @@ def _run_steps(run: _Run, state: TrainState, start: int) -> dict[str, Any]:
                 shown = {"loss": record["train/loss"], "accuracy": record["train/accuracy"]}
                 progress.update(step, shown, rate, eta)
             record |= _evaluate(run, state, step, clock)
-            if record:
+            latest |= record
+            if record and writer:
                 writer.write(step, record)
-                latest |= record
             # Records come first: a step in a checkpoint is a step in metrics.jsonl.
             if schedule.due(schedule.checkpoint, step):
                 run.checkpoints.save(step, state)

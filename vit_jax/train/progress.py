@@ -1,5 +1,6 @@
 """What a person sees while waiting: one line that renews itself, or plain lines in a log file."""
 
+import io
 import sys
 import time
 from collections.abc import Mapping
@@ -9,11 +10,13 @@ _PLAIN_SECONDS = 10.0  # between lines where there is no terminal
 
 
 class Progress:
-    """Reports on a loop of `total` steps that starts at `start`. A context manager."""
+    """Reports on a loop of `total` steps. A context manager."""
 
-    def __init__(self, label: str, start: int, total: int, stream: TextIO | None = None) -> None:
+    def __init__(
+        self, label: str, total: int, *, stream: TextIO | None = None, silent: bool = False
+    ) -> None:
         self._label, self._total = label, total
-        self._stream = stream or sys.stderr
+        self._stream = io.StringIO() if silent else stream or sys.stderr
         self._live = self._stream.isatty()
         self._last_print = -float("inf")
         self._open = False

@@ -1,0 +1,25 @@
+"""Fine-tuning (section 3.2, appendix B.1.1): SGD with momentum, no weight decay, higher resolution.
+
+    vit-jax train --config=configs/finetune.py:model=B/16,data=/my/images --workdir=runs/mine \
+        --config.init=runs/b16
+
+`data` is a built-in data set or a folder of class folders. The head starts at zero, positions are
+interpolated. 384 px, batch 512, cosine decay, as in Table 4; steps and rate are those it gives
+for small data sets, the rate being one of its grid (0.001, 0.003, 0.01, 0.03).
+"""
+
+import ml_collections
+
+from vit_jax.train.config import config_arguments, default_config, evaluator
+
+
+def get_config(arguments: str | None = None) -> ml_collections.ConfigDict:
+    chosen = config_arguments(arguments, model="B/16", data="digits")
+    config = default_config(batch_size=512, image_size=384, total="500 steps")
+    config.model.update(name=chosen.model, dtype="bfloat16")
+    config.data.name = chosen.data
+    config.optimizer.update(
+        name="sgd", learning_rate=0.01, schedule="cosine", warmup="100 steps", clip_norm=1.0
+    )
+    config.evaluators.test = evaluator(chosen.data, every="20%")
+    return config

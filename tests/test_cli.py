@@ -1,0 +1,97 @@
+"""What a user types, and what a mistake gets: one line, exit code 2."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from tests.train.small_run import small_config
+from vit_jax.cli import dispatch, run_verb
+from vit_jax.train.config import run_config
+from vit_jax.train.loop import train
+
+TRAIN = ["train", "--config=configs/demo.py:stage=pretrain", "--workdir=unused"]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    workdir = tmp_path_factory.mktemp("run")
+    train(run_config(small_config(total="2 steps", checkpoint_every="2 steps")), workdir)
+    return str(workdir)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ([*TRAIN, "--config.batchsize=3"], "Did you mean batch_size?"),
+        ([*TRAIN, "--config.optimizer.learning_rat=3"], "Did you mean learning_rate?"),
+        ([*TRAIN, "--config.seed.x=3"], "unknown config key --config.seed.x"),
+        ([*TRAIN, "--config.batch_size=many"], "--config.batch_size=many"),
+        ([*TRAIN, "--config.batch_size=100"], "does not divide over 8 devices: use 96 or 104"),
+        ([*TRAIN, "--config.model.name=B16"], "unknown model 'B16'. Did you mean B/16?"),
+        ([*TRAIN, "--config.data.name=/no/such"], "no such folder: /no/such"),
+        ([*TRAIN, "--config.data.name=glyph"], "Did you mean glyphs?"),
+        ([*TRAIN, "--config.init=no/run"], "no such file or folder: no/run"),
+        ([*TRAIN, "--config.mesh.fsdp=3"], "does not fit 8 devices"),
+        ([*TRAIN, "--config.total=soon"], "config.total='soon' is no duration"),
+        ([*TRAIN, "--config.loss=hinge"], "expected one of softmax, sigmoid"),
+        ([*TRAIN, "stray"], "unexpected argument 'stray'"),
+        ([*TRAIN, "--confg=x"], "confg"),
+        (["train", "--config=configs/no.py", "--workdir=x"], "no such config file: configs/no.py"),
+        (["train", "--config=configs/demo.py:stag=x", "--workdir=x"], "Did you mean stage?"),
+        (["train", "--config=configs/pretrain.py:model=B/7", "--workdir=x"], "no recipe for B/7"),
+        (["train", "--config=configs/demo.py"], "--workdir is missing"),
+        (["train", "--workdir=x"], "--config is missing"),
+        (["fewshot", "--model=./none", "--data=digits"], "no such file or folder"),
+        (["eval", "--model=Pico/8", "--data=digit"], "Did you mean digits?"),
+        (["eval", "--model=Pico/8", "--data=digits"], "knows 1000 classes, digits has 10"),
+        (["plan", "--config=configs/demo.py", "--topology=v9-1"], "unknown topology 'v9-1'"),
+    ],
+)
+def test_a_mistake_gets_one_line_and_exit_code_2(arguments, says, capsys, tmp_path, monkeypatch):
+    arguments = [a.replace("--workdir=unused", f"--workdir={tmp_path}") for a in arguments]
+    assert run_verb(dispatch, arguments) == 2
+    error = capsys.readouterr().err
+    assert says in error
+    assert len(error.splitlines()) == 1 and error.startswith("vit-jax: ")
+
+
+def test_eval_and_fewshot_print_numbers_or_json(run, capsys):
+    assert run_verb(dispatch, ["eval", f"--model={run}", "--data=digits", "--json"]) == 0
+    assert 0 <= json.loads(capsys.readouterr().out)["accuracy"] <= 1
+    arguments = ["fewshot", f"--model={run}", "--data=digits", "--shots=1,2", "--seeds=2"]
+    assert run_verb(dispatch, arguments) == 0
+    assert "2_shot_std" in capsys.readouterr().out
+
+
+def test_report_names_the_file_it_wrote(run, capsys):
+    assert run_verb(dispatch, ["report", run]) == 0
+    assert capsys.readouterr().out.strip() == f"{run}/report.html"
+
+
+def test_models_lists_the_zoo(capsys):
+    assert run_verb(dispatch, ["models"]) == 0
+    assert "632,045,800" in capsys.readouterr().out
+
+
+def test_both_ways_to_start_training_are_one(tmp_path):
+    flags = [
+        "--config=configs/demo.py:stage=finetune", f"--workdir={tmp_path}",
+        "--config.total=2 steps", "--config.batch_size=8", "--config.image_size=16",
+        "--config.optimizer.warmup=0 steps",
+    ]  # fmt: skip
+    first = subprocess.run(
+        [sys.executable, "-m", "vit_jax.cli", "train", *flags], capture_output=True, text=True
+    )
+    assert first.returncode == 0, first.stderr
+    assert "compiling the train step" in first.stderr and "step 2/2 (100%)" in first.stderr
+    again = subprocess.run(
+        [sys.executable, "-m", "vit_jax.main", *flags], capture_output=True, text=True
+    )
+    assert again.returncode == 0 and "nothing to do" in again.stderr
+    wrong = subprocess.run(
+        [sys.executable, "-m", "vit_jax.main", *flags, "--config.seeed=1"],
+        capture_output=True, text=True,
+    )  # fmt: skip
+    assert wrong.returncode == 2 and len(wrong.stderr.splitlines()) == 1

@@ -1,0 +1,57 @@
+"""The demo from end to end, cut down to a few steps."""
+
+import pytest
+
+from vit_jax import demo as demo_module
+from vit_jax.demo import demo
+from vit_jax.errors import UsageError
+from vit_jax.main import load_config
+from vit_jax.weights.run_folder import read_json
+
+
+@pytest.fixture(scope="module")
+def short_demo(tmp_path_factory):
+    def load_short_config(location):
+        config = load_config(location)
+        config.update(total="4 steps", batch_size=16)
+        config.evaluators.clear()
+        if not location.endswith("pretrain"):
+            from vit_jax.train.config import evaluator
+
+            config.evaluators.digits = evaluator("digits")
+        return config
+
+    workdir = tmp_path_factory.mktemp("demo")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(demo_module, "load_config", load_short_config)
+        demo(workdir)
+    return workdir
+
+
+def test_its_summary_holds_all_that_was_run(short_demo):
+    summary = read_json(short_demo / "summary.json")
+    assert summary["pretrain"]["steps"] == 4
+    for key in ("finetune", "finetune_from_scratch"):
+        assert 0 <= summary[key]["metrics"]["digits/accuracy"] <= 1
+    for kind in ("pretrained", "random"):
+        shots = summary["fewshot"][kind]
+        assert list(shots) == ["1", "5", "10", "25"]
+        assert all(0 < v["mean"] < 1 and v["std"] > 0 for v in shots.values())
+    report = (short_demo / "report.html").read_text()
+    for alt in ("few-shot accuracy against shots", "training curves", "sample images of glyphs"):
+        assert f'alt="{alt}"' in report
+
+
+def test_a_second_demo_finds_its_work_done(short_demo, capsys):
+    before = (short_demo / "summary.json").read_text()
+    demo(short_demo)
+    out = capsys.readouterr().out
+    assert "done already" in out and "10-shot" in out
+    assert (short_demo / "summary.json").read_text() == before
+
+
+def test_starting_over_deletes_only_what_a_demo_made(tmp_path):
+    (tmp_path / "thesis.tex").write_text("years of work")
+    with pytest.raises(UsageError, match=r"holds more than a demo \(thesis.tex\)"):
+        demo(tmp_path, fresh=True)
+    assert (tmp_path / "thesis.tex").exists()

@@ -1,0 +1,54 @@
+"""The real train step, compiled by the TPU compiler for slices that are not here."""
+
+import pytest
+
+from vit_jax.errors import UsageError
+from vit_jax.tpu.plan import make_plan
+from vit_jax.tpu.topologies import topology
+from vit_jax.train.config import default_config, run_config
+
+
+@pytest.mark.parametrize(
+    ("name", "chips", "compiler_topology"),
+    [
+        ("v4-8", 4, "v4:2x2x1"),
+        ("v5p-128", 64, "v5p:4x4x4"),
+        ("v5litepod-16", 16, "v5e:4x4"),
+        ("v6e-256", 256, "v6e:16x16"),
+    ],
+)
+def test_names_of_slices(name, chips, compiler_topology):
+    found = topology(name)
+    assert (found.chips, found.compiler_topology) == (chips, compiler_topology)
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [("v9-8", "GENERATION one of v4"), ("v5p-9", "sizes 8, 16"), ("v5e", "v9|as in")],
+)
+def test_unknown_slices_are_refused(name, says):
+    with pytest.raises(UsageError, match=says):
+        topology(name)
+
+
+def pod_config(batch_size):
+    config = default_config(batch_size=batch_size, total="1 epoch")
+    config.model.update(name="S/16", dtype="bfloat16", representation_size=384)
+    config.data.update(name="visual_atoms_1k")
+    config.optimizer.update(weight_decay=0.1, clip_norm=1.0)
+    return run_config(config)
+
+
+def test_a_step_is_compiled_for_a_pod_slice():
+    plan = make_plan(pod_config(batch_size=16 * 32), "v5litepod-16")
+    assert plan.fits
+    # float32 parameters and two moments of S/16 with pre_logits, on each chip (data-parallel).
+    assert plan.state_bytes == pytest.approx(3 * 4 * 22_198_504, rel=0.05)
+    assert plan.temporary_bytes > 1e8
+    assert "fits" in plan.text() and plan.as_dict()["total_steps"] == 2502
+
+
+def test_a_step_that_does_not_fit_says_so_in_one_line():
+    with pytest.raises(UsageError, match="does not fit on v5litepod-4") as error:
+        make_plan(pod_config(batch_size=4 * 1024), "v5litepod-4")
+    assert "\n" not in str(error.value)
