@@ -21,7 +21,7 @@ def get_config(arguments: str | None = None) -> ml_collections.ConfigDict:
 
 
 def pretrain() -> ml_collections.ConfigDict:
-    config = default_config(image_size=32, batch_size=64, total="1400 steps")
+    config = default_config(image_size=32, batch_size=64, total="1200 steps")
     config.model.update(name="Pico/8", pooling="gap", position_std=0.1)
     config.data.update(name="glyphs", crop="resize", flip=False)
     config.optimizer.update(learning_rate=1e-3, warmup="10%", weight_decay=0.05, clip_norm=1.0)

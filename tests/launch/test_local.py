@@ -8,6 +8,7 @@ from vit_jax.weights.run_folder import RunFolder
 FLAGS = [
     "--config=configs/demo.py:stage=finetune", "--config.total=6 steps", "--config.batch_size=8",
     "--config.image_size=16", "--config.optimizer.warmup=2 steps", "--config.log_every=2 steps",
+    "--config.evaluators.digits.every=100%",
 ]  # fmt: skip
 
 

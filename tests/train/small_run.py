@@ -18,5 +18,5 @@ def small_config(**values) -> ml_collections.ConfigDict:
     )
     config.model.update(name="Pico/8", dropout=0.1, stochastic_depth=0.1)
     config.data.update(name="digits", crop="inception", flip=True)
-    config.optimizer.update(warmup="2 steps", weight_decay=0.1, clip_norm=1.0)
+    config.optimizer.update(warmup="10%", weight_decay=0.1, clip_norm=1.0)
     return config

@@ -141,7 +141,7 @@ def test_a_workdir_that_is_a_file_is_refused(tmp_path):
 
 
 def test_training_learns(tmp_path):
-    config = small_config(total="60 steps", batch_size=64, log_every="10 steps")
+    config = small_config(total="40 steps", batch_size=32, log_every="8 steps")
     config.model.update(dropout=0.0, stochastic_depth=0.0, position_std=0.3)
     config.data.update(crop="resize", flip=False)
     losses = [r["train/loss"] for r in _train_and_read(config, tmp_path)]
