@@ -13,7 +13,7 @@ from vit_jax.weights.run_folder import read_json
 def short_demo(tmp_path_factory):
     def load_short_config(location):
         config = load_config(location)
-        config.update(total="4 steps", batch_size=16)
+        config.update(total="4 steps", batch_size=16, checkpoint_every="4 steps")
         config.image_size //= 2
         config.optimizer.warmup = "0 steps"
         if "glyphs" in config.evaluators:

@@ -42,8 +42,10 @@ def pod_config(batch_size):
 def test_a_step_is_compiled_for_a_pod_slice():
     plan = make_plan(pod_config(batch_size=16 * 32), "v5litepod-16")
     assert plan.fits
-    # float32 parameters and two moments of Ti/16 with pre_logits, on each chip (data-parallel).
-    assert plan.state_bytes == pytest.approx(3 * 4 * 5_754_472, rel=0.1)
+    # float32 parameters and two moments of Ti/16 with pre_logits, on each chip (data-parallel);
+    # a width of 192 fills its tiles of 128 lanes to three quarters.
+    exact = 3 * 4 * 5_754_472
+    assert exact < plan.state_bytes < 4 / 3 * exact
     assert plan.temporary_bytes > 1e8
     assert "fits" in plan.text() and plan.as_dict()["total_steps"] == 2502
 

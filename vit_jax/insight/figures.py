@@ -46,14 +46,24 @@ def shots(results: Mapping[str, Mapping[str, Mapping[str, float]]]) -> bytes:
 
 def samples(source: Source, size: tuple[int, int], rows: int = 3, columns: int = 12) -> bytes:
     """Images from all over a data set, as the network sees them, with their class names."""
-    figure = Figure(figsize=(0.9 * columns, 1.1 * rows), layout="constrained")
-    indices = np.linspace(0, len(source) - 1, rows * columns).astype(int)
-    for index, panel in zip(indices, figure.subplots(rows, columns).flat, strict=True):
-        example = source[int(index)]
-        panel.imshow(resize(example["image"], size))
+    examples = [
+        source[int(index)] for index in np.linspace(0, len(source) - 1, rows * columns).astype(int)
+    ]
+    images = np.stack([resize(example["image"], size) for example in examples])
+    margin = max(1, size[0] // 5)  # above each image, for its name
+    images = np.pad(images, ((0, 0), (margin, 0), (1, 1), (0, 0)), constant_values=255)
+    (height, width), grid = images.shape[1:3], images.reshape(rows, columns, *images.shape[1:])
+    figure = Figure(figsize=(0.9 * columns, 0.9 * rows * height / width), layout="constrained")
+    (panel,) = _panels(figure, 1)
+    panel.imshow(grid.transpose(0, 2, 1, 3, 4).reshape(rows * height, columns * width, 3))
+    panel.set_axis_off()
+    for number, example in enumerate(examples):
         names = [source.class_names[k] for k in np.atleast_1d(example["label"]) if k >= 0]
-        panel.set_title(" ".join(names), fontsize=8)
-        panel.set_axis_off()
+        row, column = divmod(number, columns)
+        panel.text(
+            (column + 0.5) * width, row * height + margin - 1, " ".join(names)[:12],
+            fontsize=8, ha="center", va="bottom",
+        )  # fmt: skip
     return _png(figure)
 
 
