@@ -5,7 +5,7 @@ import pytest
 from vit_jax import demo as demo_module
 from vit_jax.demo import demo
 from vit_jax.errors import UsageError
-from vit_jax.main import load_config
+from vit_jax.train.flags import load_config
 from vit_jax.weights.run_folder import read_json
 
 

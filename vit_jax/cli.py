@@ -31,11 +31,26 @@ def run_verb(verb: Callable[[Sequence[str]], int], argv: Sequence[str]) -> int:
 def dispatch(argv: Sequence[str]) -> int:
     """Finds the verb in argv[0] and hands it the rest."""
     if argv and argv[0] == "train":  # its flags are those of the config, not argparse's
-        from vit_jax.main import main as train
-
         return train(argv[1:])
     arguments = _parser().parse_args(argv)
     return arguments.verb(arguments)
+
+
+def train(argv: Sequence[str]) -> int:
+    """The training verb. `argv` is what follows its name."""
+    from vit_jax.train.flags import USAGE, parse_flags
+
+    if {"-h", "--help"} & set(argv):
+        print(f"usage: {USAGE}\n\nKeys and their meanings: vit_jax/train/config.py")
+        return EXIT_DONE
+    config, workdir = parse_flags(argv)
+
+    from vit_jax.train import cluster, loop
+    from vit_jax.train.config import run_config
+
+    cluster.join()
+    loop.train(run_config(config), workdir)
+    return EXIT_DONE
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -118,9 +133,9 @@ def _fewshot(arguments: argparse.Namespace) -> int:
 
 
 def _plan(arguments: argparse.Namespace) -> int:
-    from vit_jax.main import load_config
     from vit_jax.tpu.plan import make_plan
     from vit_jax.train.config import run_config
+    from vit_jax.train.flags import load_config
 
     plan = make_plan(run_config(load_config(arguments.config)), arguments.topology)
     print(json.dumps(plan.as_dict(), indent=2) if arguments.json else plan.text())

@@ -13,9 +13,9 @@ from vit_jax.evaluate.fewshot import FewShot
 from vit_jax.insight import figures
 from vit_jax.insight.page import heading, page, paragraph, picture, table
 from vit_jax.insight.report import data_samples, training_curves, write_run_report
-from vit_jax.main import load_config
 from vit_jax.models.vit import ViT, create_from_config
 from vit_jax.train.config import run_config
+from vit_jax.train.flags import load_config
 from vit_jax.train.loop import train
 from vit_jax.weights.load import load
 from vit_jax.weights.run_folder import RunFolder, read_json, write_json
