@@ -4,8 +4,6 @@ import pathlib
 
 from setuptools import find_packages, setup
 
-TESTS = ["pytest>=8", "pytest-xdist>=3.6", "ruff>=0.9"]
-
 setup(
     name="vit_jax",
     version="0.1.0",
@@ -17,7 +15,6 @@ setup(
     packages=find_packages(include=["vit_jax", "vit_jax.*"]),
     install_requires=[
         "absl-py>=2.1",
-        "clu>=0.0.12",
         "flax>=0.12",
         "grain>=0.2.12",
         "jax>=0.8",
@@ -35,8 +32,8 @@ setup(
         "tpu": ["jax[tpu]"],
         "tfds": ["tensorflow-datasets>=4.9.10", "array_record>=0.8"],
         "hub": ["huggingface_hub>=0.30", "safetensors>=0.5"],
-        "test": TESTS,
-        "bench": TESTS,
+        "test": ["pytest>=8", "pytest-xdist>=3.6", "ruff>=0.9"],
+        "bench": [],  # peers to measure against come with the benchmarks that need them
     },
     entry_points={"console_scripts": ["vit-jax = vit_jax.cli:main"]},
 )

@@ -18,6 +18,8 @@ def get_config(arguments: str | None = None) -> ml_collections.ConfigDict:
     config = default_config(batch_size=512, image_size=384, total="500 steps")
     config.model.update(name=chosen.model, dtype="bfloat16")
     config.data.name = chosen.data
+    if chosen.data in ("digits", "glyphs"):  # half a letter, or a mirrored one, is another letter
+        config.data.update(crop="resize", flip=False)
     config.optimizer.update(
         name="sgd", learning_rate=0.01, schedule="cosine", warmup="100 steps", clip_norm=1.0
     )

@@ -11,6 +11,7 @@ not 0, after the other processes were stopped.
 import argparse
 import os
 import shlex
+import signal
 import socket
 import subprocess
 import sys
@@ -32,6 +33,7 @@ def main() -> int:
         subprocess.Popen(arguments.command, env=os.environ | environment)
         for environment in environments
     ]
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # through `finally`, to the children
     return _wait(processes)
 
 
@@ -69,7 +71,10 @@ def _wait(processes: list[subprocess.Popen]) -> int:
             if process.poll() is None:
                 process.terminate()
         for process in processes:
-            process.wait()
+            try:
+                process.wait(timeout=10)
+            except subprocess.TimeoutExpired:  # JAX holds on to SIGTERM while others are missing
+                process.kill()
 
 
 def _free_port() -> int:

@@ -36,6 +36,12 @@ def run(tmp_path_factory):
         ([*TRAIN, "--config.mesh.fsdp=3"], "does not fit 8 devices"),
         ([*TRAIN, "--config.total=soon"], "config.total='soon' is no duration"),
         ([*TRAIN, "--config.loss=hinge"], "expected one of softmax, sigmoid"),
+        ([*TRAIN, "--config.batch_size", "0"], "config.batch_size=0: expected 1 or more"),
+        ([*TRAIN, "--config.data.name=glyphs/"], "no such folder: glyphs/"),
+        (["fewshot", "--model=Pico/8", "--data=digits", "--shots=0"], "'0' is no count"),
+        (["fewshot", "--model=Pico/8", "--data=digits", "--shots=a"], "'a' is no count"),
+        (["eval", "--model=Pico/8", "--data=digits", "--image-size=0"], "'0' is no count"),
+        (["plan", "--topology=v5p-8"], "--config is missing"),
         ([*TRAIN, "stray"], "unexpected argument 'stray'"),
         ([*TRAIN, "--confg=x"], "confg"),
         (["train", "--config=configs/no.py", "--workdir=x"], "no such config file: configs/no.py"),
@@ -55,6 +61,33 @@ def test_a_mistake_gets_one_line_and_exit_code_2(arguments, says, capsys, tmp_pa
     error = capsys.readouterr().err
     assert says in error
     assert len(error.splitlines()) == 1 and error.startswith("vit-jax: ")
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("c.batchsize = 3", "mine.py:4: AttributeError"),
+        ("c.batch_size = 'many'", "TypeError"),
+        ("return c +", "SyntaxError"),
+        ("import no_such_module", "ModuleNotFoundError"),
+    ],
+)
+def test_a_broken_config_file_is_told_by_its_line(text, says, capsys, tmp_path):
+    source = "from vit_jax.train.config import default_config\ndef get_config():\n"
+    (tmp_path / "mine.py").write_text(
+        f"{source}    c = default_config()\n    {text}\n    return c\n"
+    )
+    arguments = ["train", f"--config={tmp_path / 'mine.py'}", f"--workdir={tmp_path / 'run'}"]
+    assert run_verb(dispatch, arguments) == 2
+    error = capsys.readouterr().err
+    assert says in error and len(error.splitlines()) == 1
+
+
+def test_plan_takes_changes_of_the_config(capsys):
+    arguments = ["plan", "--config=configs/demo.py", "--topology=v5litepod-4"]
+    assert run_verb(dispatch, [*arguments, "--config.batch_size=8", "--json"]) == 0
+    plan = json.loads(capsys.readouterr().out)
+    assert plan["fits"] and plan["batch_size"] == 8
 
 
 def test_eval_and_fewshot_print_numbers_or_json(run, capsys):

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import os
 import pathlib
 import sys
 from collections.abc import Callable, Sequence
@@ -32,7 +33,11 @@ def dispatch(argv: Sequence[str]) -> int:
     """Finds the verb in argv[0] and hands it the rest."""
     if argv and argv[0] == "train":  # its flags are those of the config, not argparse's
         return train(argv[1:])
-    arguments = _parser().parse_args(argv)
+    parser = _parser()
+    arguments, config_flags = parser.parse_known_args(argv)
+    if config_flags and arguments.verb is not _plan:
+        parser.error(f"unknown argument {config_flags[0]}")
+    arguments.config_flags = config_flags
     return arguments.verb(arguments)
 
 
@@ -64,11 +69,10 @@ def _parser() -> argparse.ArgumentParser:
 
     verb = _add(verbs, "fewshot", _fewshot, "few-shot linear evaluation of frozen features")
     _add_model_and_data(verb)
-    verb.add_argument("--shots", type=_numbers, default=(1, 5, 10, 25), help="as in 1,5,10,25")
-    verb.add_argument("--seeds", type=int, default=3, help="draws to average over")
+    verb.add_argument("--shots", type=_counts, default=(1, 5, 10, 25), help="as in 1,5,10,25")
+    verb.add_argument("--seeds", type=_count, default=3, help="draws to average over")
 
-    verb = _add(verbs, "plan", _plan, "compile a config's train step for a TPU that is not here")
-    verb.add_argument("--config", required=True, help="configs/FILE.py[:ARGUMENTS]")
+    verb = _add(verbs, "plan", _plan, "compile the train step of --config=FILE for a TPU slice")
     verb.add_argument("--topology", required=True, help="as in v5litepod-16 or v5p-128")
     verb.add_argument("--json", action="store_true", help="print JSON")
 
@@ -98,22 +102,18 @@ def _add_model_and_data(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("--model", required=True, help="a run folder, or a name such as B/16")
     verb.add_argument("--data", required=True, help="a built-in data set or a folder")
     verb.add_argument("--split", default="test")
-    verb.add_argument("--image-size", type=int, help="default: the model's own")
-    verb.add_argument("--batch-size", type=int, default=256)
+    verb.add_argument("--image-size", type=_count, help="default: the model's own")
+    verb.add_argument("--batch-size", type=_count, default=256)
     verb.add_argument("--json", action="store_true", help="print JSON")
 
 
 def _evaluate(arguments: argparse.Namespace) -> int:
     from vit_jax.data.sources import open_source
-    from vit_jax.evaluate.classification import Classification
+    from vit_jax.evaluate.classification import Classification, check_classes
 
     model = _load(arguments)
     source = open_source(arguments.data, arguments.split, model.config.image_size)
-    if model.config.num_classes != source.num_classes:
-        raise UsageError(
-            f"{arguments.model} knows {model.config.num_classes} classes, {arguments.data} has "
-            f"{source.num_classes}: fine-tune it first, or use vit-jax fewshot"
-        )
+    check_classes(source, model.config.num_classes)
     _print_results(Classification(source, arguments.batch_size)(model), arguments.json)
     return EXIT_DONE
 
@@ -133,11 +133,15 @@ def _fewshot(arguments: argparse.Namespace) -> int:
 
 
 def _plan(arguments: argparse.Namespace) -> int:
+    from vit_jax.train.flags import parse_config
+
+    config = parse_config(arguments.config_flags)
+    os.environ.setdefault("JAX_PLATFORMS", "cpu")  # a plan touches no accelerator
+
     from vit_jax.tpu.plan import make_plan
     from vit_jax.train.config import run_config
-    from vit_jax.train.flags import load_config
 
-    plan = make_plan(run_config(load_config(arguments.config)), arguments.topology)
+    plan = make_plan(run_config(config), arguments.topology)
     print(json.dumps(plan.as_dict(), indent=2) if arguments.json else plan.text())
     return EXIT_DONE
 
@@ -187,8 +191,14 @@ def _print_results(results: dict[str, float], as_json: bool) -> None:
         print(f"{key:14} {value:.4f}")
 
 
-def _numbers(text: str) -> tuple[int, ...]:
-    return tuple(int(number) for number in text.split(","))
+def _count(text: str) -> int:
+    if not text.isdecimal() or int(text) == 0:
+        raise UsageError(f"{text!r} is no count: expected a whole number of 1 or more")
+    return int(text)
+
+
+def _counts(text: str) -> tuple[int, ...]:
+    return tuple(_count(part) for part in text.split(","))
 
 
 if __name__ == "__main__":

@@ -32,8 +32,9 @@ def demo(workdir: pathlib.Path, *, fresh: bool = False) -> dict[str, Any]:
     if summary_path.is_file():
         print("The demo is done already; `make demo FRESH=1` starts over. Its results:\n")
     else:
-        write_json(summary_path, _run(workdir))
-        _write_report(workdir, read_json(summary_path))
+        summary = _run(workdir)
+        _write_report(workdir, summary)
+        write_json(summary_path, summary)  # last: it is what says that the demo is done
     summary = read_json(summary_path)
     print(_text(summary))
     print(f"\nreport: {workdir / 'report.html'}")

@@ -64,6 +64,12 @@ def test_a_class_with_too_few_images_is_named():
         fewshot_accuracies(split, split, (2,), 1, ("dog", "cat"))
 
 
+def test_several_labels_per_image_are_refused():
+    split = (np.zeros((5, 2)), np.zeros((5, 3), int))
+    with pytest.raises(UsageError, match="one label per image"):
+        fewshot_accuracies(split, split, (1,), 1, ("a",))
+
+
 def test_a_model_is_evaluated_on_digits():
     model = vit_jax.create_model("Pico/8", image_size=16, pooling="gap", position_std=0.3)
     train, test = (open_source("digits", split, 16) for split in ("train", "test"))

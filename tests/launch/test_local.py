@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import time
 
 from vit_jax.weights.run_folder import RunFolder
 
@@ -36,7 +37,20 @@ def test_a_failing_process_ends_the_job_with_its_exit_code(tmp_path):
     (tmp_path / "file").write_text("")
     result = launch(tmp_path / "file", 2, 1)
     assert result.returncode == 2
-    assert "is a file: give a folder" in result.stderr
+    assert "is no folder to write to" in result.stderr
+
+
+def test_a_child_that_will_not_stop_is_killed():
+    script = (
+        "import os, signal, sys, time\n"
+        "if os.environ['VIT_JAX_PROCESS'] == '0': time.sleep(1); sys.exit(3)\n"
+        "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        "time.sleep(60)\n"
+    )
+    started = time.monotonic()
+    command = [sys.executable, "launch/local.py", "--processes=2", "--", sys.executable, "-c"]
+    assert subprocess.run([*command, script]).returncode == 3
+    assert time.monotonic() - started < 30
 
 
 def test_dry_run_prints_what_would_run(tmp_path):

@@ -129,6 +129,14 @@ def test_bfloat16_computes_what_float32_does_but_coarser(images):
     assert 0 < difference < 0.3
 
 
+def test_logits_are_exact_around_a_large_bias(images):
+    exact, coarse = (small_model(dtype=d, head_bias=-10.0) for d in ("float32", "bfloat16"))
+    for model in (exact, coarse):
+        model.head.kernel[...] = 1e-3 * model.head.kernel[...]
+    np.testing.assert_allclose(exact(images), coarse(images), atol=2e-3)
+    assert len(np.unique(coarse(images))) > 20
+
+
 def test_calling_a_model_twice_compiles_once(images):
     from vit_jax.models.encoder import _scan_blocks
 

@@ -31,6 +31,11 @@ def test_values_become_typed_sections():
         ({"batch_size": "many"}, "config.batch_size='many': expected int"),
         ({"data": "digits"}, "config.data='digits': expected a section"),
         ({"seed": True}, "expected int, got bool"),
+        ({"batch_size": 0}, "config.batch_size=0: expected 1 or more"),
+        ({"seed": -1}, "config.seed=-1: expected 0 or more"),
+        ({"checkpoints_kept": 0}, "config.checkpoints_kept=0: expected 1 or more"),
+        ({"data": {"threads": -1}}, "config.data.threads=-1: expected 0 or more"),
+        ({"optimizer": {"learning_rate": 0.0}}, "learning_rate=0.0: expected more than 0"),
     ],
 )
 def test_unknown_keys_and_wrong_types_are_errors(values, says):

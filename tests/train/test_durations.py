@@ -25,7 +25,7 @@ def test_every_unit(duration, steps):
 
 
 @pytest.mark.parametrize(
-    "duration", ["90", "epochs", "90 epochs 3 steps", "-1 steps", "", "9 days"]
+    "duration", ["90", "epochs", "90 epochs 3 steps", "-1 steps", "", "9 days", "_ steps"]
 )
 def test_anything_else_is_refused(duration):
     with pytest.raises(UsageError, match=r"config\.total=.*as in '100 steps'"):

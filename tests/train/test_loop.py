@@ -2,6 +2,8 @@
 
 import json
 import pathlib
+import re
+import shutil
 
 import jax
 import numpy as np
@@ -34,7 +36,8 @@ def final_state(workdir):
 
 
 def without_time(record):
-    return {key: value for key, value in record.items() if key != "train/images_per_second"}
+    clocks = ("train/images_per_second", "train/seconds")
+    return {key: value for key, value in record.items() if key not in clocks}
 
 
 @pytest.fixture(scope="module")
@@ -114,7 +117,7 @@ def test_a_finished_run_is_left_alone(whole_run, capsys):
 def test_fine_tuning_starts_from_another_run_at_another_resolution(whole_run, tmp_path, capsys):
     workdir, _ = whole_run
     config = small_config(image_size=(32, 24), init=str(workdir), total="1 steps")
-    config.optimizer.update(name="sgd", warmup="0 steps", learning_rate=1e-6)
+    config.optimizer.update(name="sgd", weight_decay=0.0, warmup="0 steps", learning_rate=1e-6)
     train(run_config(config), tmp_path)
     said = capsys.readouterr().err
     assert "positions resized from 2x2 to 4x3" in said
@@ -126,18 +129,60 @@ def test_fine_tuning_starts_from_another_run_at_another_resolution(whole_run, tm
     assert np.abs(params["head"]["kernel"]).max() < 1e-4
 
 
-def test_a_folder_belongs_to_one_network(whole_run):
-    workdir, _ = whole_run
-    with pytest.raises(
-        UsageError, match=r"another network \(image_size \(16, 16\) -> \(32, 32\)\)"
-    ):
-        train(run_config(small_config(image_size=32)), workdir)
+def test_a_run_killed_before_its_summary_keeps_its_results(whole_run, tmp_path):
+    workdir, summary = whole_run
+    shutil.copytree(workdir, tmp_path, dirs_exist_ok=True)
+    (tmp_path / "summary.json").unlink()
+    again = train(run_config(small_config()), tmp_path)
+    assert again["metrics"] == summary["metrics"]
+    assert again["seconds"] >= summary["metrics"]["train/seconds"] - 0.1
+
+
+def test_a_record_cut_off_by_a_crash_is_dropped(whole_run, tmp_path):
+    shutil.copytree(whole_run[0], tmp_path, dirs_exist_ok=True)
+    (tmp_path / "summary.json").unlink()
+    with (tmp_path / "metrics.jsonl").open("a") as file:
+        file.write('{"step": 12, "train/lo')
+    train(run_config(small_config()), tmp_path)
+    text = (tmp_path / "metrics.jsonl").read_text()
+    assert text == (whole_run[0] / "metrics.jsonl").read_text()
+
+
+@pytest.mark.parametrize(
+    ("section", "change", "says"),
+    [
+        (None, {"image_size": 32}, "image_size 16 -> 32"),
+        (None, {"seed": 1}, "seed 0 -> 1"),
+        ("optimizer", {"name": "sgd", "weight_decay": 0.0}, "optimizer.name adamw -> sgd"),
+        ("data", {"flip": False}, "data.flip True -> False"),
+    ],
+)
+def test_a_folder_belongs_to_one_run(whole_run, section, change, says):
+    config = small_config()
+    (config[section] if section else config).update(change)
+    with pytest.raises(UsageError, match=re.escape(says)):
+        train(run_config(config), whole_run[0])
+
+
+def test_what_does_not_change_the_run_may_change(whole_run):
+    config = small_config(log_every="5 steps", checkpoints_kept=5)
+    config.model.remat = "full"
+    assert train(run_config(config), whole_run[0]) == whole_run[1]
+
+
+def test_an_evaluator_must_know_the_classes(tmp_path):
+    config = small_config()
+    config.evaluators.letters = evaluator("glyphs")
+    with pytest.raises(UsageError, match="the model knows 10 classes, glyphs has 230"):
+        train(run_config(config), tmp_path)
 
 
 def test_a_workdir_that_is_a_file_is_refused(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(UsageError, match="is a file: give a folder"):
+    with pytest.raises(UsageError, match="is no folder to write to"):
         train(run_config(small_config()), tmp_path / "file")
+    with pytest.raises(UsageError, match="only local folders"):
+        train(run_config(small_config()), "gs://bucket/run")
 
 
 def test_training_learns(tmp_path):

@@ -28,6 +28,9 @@ def test_impossible_schedules_are_refused():
         make_schedule(OptimizerConfig(warmup="20 steps"), 20, 10)
     with pytest.raises(UsageError, match="expected one of cosine, linear, constant"):
         make_schedule(OptimizerConfig(schedule="cosin"), 0, 10)
+    with pytest.raises(UsageError, match="has no effect on sgd"):
+        decayed = OptimizerConfig(name="sgd", weight_decay=0.1)
+        make_optimizer(decayed, optax.constant_schedule(1.0))
     with pytest.raises(UsageError, match="expected one of adamw, sgd"):
         make_optimizer(OptimizerConfig(name="adam"), optax.constant_schedule(1.0))
 

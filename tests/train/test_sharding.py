@@ -21,7 +21,8 @@ def loss_and_gradients(mesh_sizes, devices):
     """One step of plain SGD with rate 1: the parameters move by the gradient."""
     config = small_config()
     config.optimizer.update(
-        name="sgd", learning_rate=1.0, momentum=0.0, warmup="0 steps", clip_norm=0.0,
+        name="sgd", learning_rate=1.0, momentum=0.0, weight_decay=0.0, warmup="0 steps",
+        clip_norm=0.0,
         schedule="constant",
     )  # fmt: skip
     config.mesh.update(mesh_sizes)

@@ -6,6 +6,7 @@ starting there.
 """
 
 import collections
+import os
 import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -55,14 +56,20 @@ def eval_batches(
     image_size: tuple[int, int],
     rows: Sequence[int] | None = None,
 ) -> grain.MapDataset:
-    """Every example once, in order. The last batch is filled up with example 0, mask 0."""
+    """Every example once, in order. The last batch is filled up with black images, mask 0."""
     rows = range(batch_size) if rows is None else rows
+    padding = {
+        "image": np.zeros((*image_size, 3), np.uint8),
+        "label": np.zeros_like(source[0]["label"]),
+        "mask": np.float32(0),
+    }
 
     def example(index: int) -> dict[str, Any]:
-        inside = index < len(source)
-        example = source[index if inside else 0]
+        if index >= len(source):
+            return padding
+        example = source[index]
         image = resize(example["image"], image_size)
-        return {**example, "image": image, "mask": np.float32(inside)}
+        return {**example, "image": image, "mask": np.float32(1)}
 
     def batch(number: int) -> Batch:
         return _stack([example(number * batch_size + row) for row in rows])
@@ -76,17 +83,27 @@ def on_device(
     batch_size: int,
     *,
     start: int = 0,
-    threads: int = 2,
+    threads: int = 0,
     ahead: int = 2,
 ) -> Iterator[Batch]:
     """Batches from number `start` on as global device arrays, made and sent `ahead` of their use.
 
-    `batches` must hold the rows that `local_rows` gives for the same sharding.
+    `batches` must hold the rows that `local_rows` gives for the same sharding. `threads` of 0 is
+    one per core. They start working at once, while the caller may still be compiling.
     """
+    threads = threads or os.cpu_count() or 1
     options = grain.ReadOptions(num_threads=threads, prefetch_buffer_size=threads + ahead)
+    iterator = iter(batches[start:].to_iter_dataset(options))
+    iterator.start_prefetch()
+    return _ahead(iterator, sharding, batch_size, ahead)
+
+
+def _ahead(
+    batches: Iterator[Batch], sharding: jax.sharding.Sharding, batch_size: int, ahead: int
+) -> Iterator[Batch]:
     rows = local_rows(sharding, batch_size)
     queue: collections.deque[Batch] = collections.deque()
-    for batch in batches[start:].to_iter_dataset(options):
+    for batch in batches:
         queue.append(_place(batch, sharding, batch_size, rows))
         if len(queue) > ahead:
             yield queue.popleft()

@@ -12,12 +12,16 @@ from vit_jax.data.augment import normalize
 from vit_jax.data.batches import eval_batches, local_rows, on_device
 from vit_jax.data.labels import multi_hot, top1_correct
 from vit_jax.data.source import Source
+from vit_jax.errors import UsageError
 from vit_jax.evaluate.placement import default_sharding
 
 
 @dataclasses.dataclass(frozen=True)
 class Classification:
-    """A value that measures a model: `Classification(source)(model)` -> {"accuracy", "loss"}."""
+    """A value that measures a model: `Classification(source)(model)` -> {"accuracy", "loss"}.
+
+    The loss is softmax cross-entropy, whatever the model was trained with.
+    """
 
     source: Source
     batch_size: int = 256
@@ -37,6 +41,15 @@ class Classification:
             for key, value in _batch_sums(graphdef, params, batch).items():
                 sums[key] += float(value)
         return {key: value / len(self.source) for key, value in sums.items()}
+
+
+def check_classes(source: Source, num_classes: int) -> None:
+    """Raises where a model's answers cannot be compared with a data set's labels."""
+    if source.num_classes != num_classes:
+        raise UsageError(
+            f"the model knows {num_classes} classes, {source.name} has {source.num_classes}: "
+            f"fine-tune it on {source.name} first, or measure it with fewshot"
+        )
 
 
 @functools.partial(jax.jit, static_argnums=0)

@@ -7,7 +7,7 @@ from flax import nnx
 
 from vit_jax.data.sources import open_source
 from vit_jax.errors import UsageError
-from vit_jax.evaluate.classification import Classification
+from vit_jax.evaluate.classification import Classification, check_classes
 from vit_jax.evaluate.fewshot import FewShot
 
 Evaluator = Callable[[nnx.Module], dict[str, float]]
@@ -20,12 +20,14 @@ def make_evaluator(
     split: str,
     *,
     image_size: tuple[int, int],
+    num_classes: int,
     batch_size: int,
     sharding: jax.sharding.Sharding | None = None,
 ) -> Evaluator:
-    """Opens the data and returns the evaluator."""
+    """Opens the data and returns the evaluator, for models of `num_classes`."""
     test = open_source(data, split, image_size)
     if kind == "classification":
+        check_classes(test, num_classes)
         return Classification(test, batch_size, sharding)
     if kind == "fewshot":
         train = open_source(data, "train", image_size)

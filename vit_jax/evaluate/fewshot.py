@@ -51,6 +51,8 @@ def fewshot_accuracies(
 ) -> dict[int, list[float]]:
     """Test accuracy for each number of shots and each seed, from (features, labels) pairs."""
     (train_x, train_y), (test_x, test_y) = train, test
+    if train_y.ndim != 1:
+        raise UsageError("few-shot evaluation needs data with one label per image")
     accuracies: dict[int, list[float]] = {shot: [] for shot in shots}
     for seed in range(seeds):
         order = class_orders(train_y, len(class_names), seed)

@@ -8,7 +8,6 @@ import functools
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from flax import nnx
 
 from vit_jax.models.attention import SelfAttention
@@ -83,7 +82,7 @@ class Encoder(nnx.Module):
         keys = drop_rates = None
         if key is not None and (config.dropout or config.stochastic_depth):
             keys = jax.random.split(key, config.depth)
-            drop_rates = jnp.asarray(np.linspace(0, config.stochastic_depth, config.depth), x.dtype)
+            drop_rates = jnp.linspace(0, config.stochastic_depth, config.depth)
         return self.norm(_scan_blocks(block, config.remat, params, x, keys, drop_rates))
 
 

@@ -23,8 +23,6 @@ class Checkpoints:
 
     def save(self, step: int, state: TrainState) -> None:
         """Copies the state off the devices and writes it in the background."""
-        if step in self._manager.all_steps():
-            return
         progress = {"step": state.step, "opt_state": state.opt_state}
         self._manager.save(
             step,

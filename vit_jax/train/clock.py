@@ -8,8 +8,9 @@ from collections.abc import Iterator
 class Clock:
     """Started just before the first step of this process."""
 
-    def __init__(self, start: int, total: int, batch_size: int) -> None:
-        self._start, self._total, self._batch_size = start, total, batch_size
+    def __init__(self, start: int, total: int, batch_size: int, before: float = 0.0) -> None:
+        """`before`: seconds that the run took until `start`, in earlier processes."""
+        self._start, self._total, self._batch_size, self._before = start, total, batch_size, before
         self._began = time.monotonic()
         self._paused = 0.0
         self._last = (start, self._training_seconds())
@@ -32,8 +33,8 @@ class Clock:
 
     @property
     def seconds(self) -> float:
-        """All the time since the start."""
-        return time.monotonic() - self._began
+        """All the time that the run has taken."""
+        return self._before + time.monotonic() - self._began
 
     def _training_seconds(self) -> float:
-        return self.seconds - self._paused
+        return time.monotonic() - self._began - self._paused

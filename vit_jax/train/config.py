@@ -16,6 +16,11 @@ from vit_jax.errors import UsageError, closest
 from vit_jax.models.variants import ViTConfig, model_config
 
 
+def _at_least(least: int, key: str, value: int) -> None:
+    if value < least:
+        raise UsageError(f"config.{key}={value}: expected {least} or more")
+
+
 @dataclasses.dataclass(frozen=True)
 class ModelConfig:
     """A name of the zoo and what differs from it; see models/variants.py for the meanings."""
@@ -39,7 +44,10 @@ class DataConfig:
     split: str = "train"
     crop: str = "inception"  # or "resize": the whole image
     flip: bool = True  # mirror half of the images; wrong for letters and digits
-    threads: int = 2  # that decode and crop, on each host
+    threads: int = 0  # that decode and crop, on each host; 0: one per core
+
+    def __post_init__(self) -> None:
+        _at_least(0, "data.threads", self.threads)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,6 +64,12 @@ class OptimizerConfig:
     b2: float = 0.999
     momentum: float = 0.9  # (sgd)
     clip_norm: float = 0.0  # of the global gradient norm; 0: off
+
+    def __post_init__(self) -> None:
+        if self.learning_rate <= 0:
+            raise UsageError(
+                f"config.optimizer.learning_rate={self.learning_rate}: expected more than 0"
+            )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -97,6 +111,11 @@ class RunConfig:
     checkpoint_every: str = "10%"
     checkpoints_kept: int = 2
 
+    def __post_init__(self) -> None:
+        _at_least(1, "batch_size", self.batch_size)
+        _at_least(0, "seed", self.seed)
+        _at_least(1, "checkpoints_kept", self.checkpoints_kept)
+
 
 def default_config(**values: Any) -> ml_collections.ConfigDict:
     """The whole schema at its defaults, with top-level `values` replaced, keys locked."""
@@ -132,6 +151,20 @@ def run_config(config: Mapping[str, Any]) -> RunConfig:
     """The typed, frozen form of a config; unknown keys and wrong types are errors."""
     values = config.to_dict() if isinstance(config, ml_collections.ConfigDict) else config
     return _build(RunConfig, values, "config")
+
+
+def changes(old: RunConfig, new: RunConfig) -> list[tuple[str, Any, Any]]:
+    """(key, old value, new value) wherever two configs differ, keys as in optimizer.name."""
+    a, b = (_flat(dataclasses.asdict(config)) for config in (old, new))
+    return [(key, a.get(key), b.get(key)) for key in a | b if a.get(key) != b.get(key)]
+
+
+def _flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in tree.items():
+        nested = isinstance(value, Mapping)
+        flat |= _flat(value, f"{prefix}{key}.") if nested else {f"{prefix}{key}": value}
+    return flat
 
 
 def network_config(config: RunConfig, num_classes: int) -> ViTConfig:

@@ -4,7 +4,7 @@ import re
 
 from vit_jax.errors import UsageError
 
-_FORM = re.compile(r"([\d_]+(?:\.\d+)?)\s*(steps?|epochs?|examples?|%)")
+_FORM = re.compile(r"(\d[\d_]*(?:\.\d+)?)\s*(steps?|epochs?|examples?|%)")
 
 
 def to_steps(

@@ -2,6 +2,7 @@
 
 import pathlib
 import re
+import traceback
 from collections.abc import Sequence
 
 import ml_collections
@@ -15,20 +16,42 @@ USAGE = "vit-jax train --config=configs/demo.py --workdir=runs/mine [--config.ba
 
 def parse_flags(argv: Sequence[str]) -> tuple[ml_collections.ConfigDict, str]:
     """The config, with its --config.key=value changes made, and the --workdir."""
-    without_changes = [argument for argument in argv if not _changed_key(argument)]
-    values = _parse(without_changes)
-    for flag in ("config", "workdir"):
-        if values[flag].value is None:
-            raise UsageError(f"--{flag} is missing; usage: {USAGE}")
-    for argument in argv:
-        if key := _changed_key(argument):
-            _check_key(values.config, key)
-    return _parse(argv).config, values.workdir
+    values = _parse_with_changes(argv)
+    if not values.workdir:
+        raise UsageError(f"--workdir is missing; usage: {USAGE}")
+    return values.config, values.workdir
+
+
+def parse_config(argv: Sequence[str]) -> ml_collections.ConfigDict:
+    """The config alone, with its changes made."""
+    return _parse_with_changes(argv).config
 
 
 def load_config(location: str) -> ml_collections.ConfigDict:
     """The config in FILE.py[:ARGUMENTS], as it stands."""
-    return _parse([f"--config={location}"]).config
+    return parse_config([f"--config={location}"])
+
+
+def _parse_with_changes(argv: Sequence[str]) -> flags.FlagValues:
+    argv = _joined(argv)
+    as_it_stands = _parse([argument for argument in argv if not _changed_key(argument)])
+    if as_it_stands.config is None:
+        raise UsageError(f"--config is missing; usage: {USAGE}")
+    for argument in argv:
+        if key := _changed_key(argument):
+            _check_key(as_it_stands.config, key)
+    return _parse(argv)
+
+
+def _joined(argv: Sequence[str]) -> list[str]:
+    """`--flag value` as `--flag=value`."""
+    joined: list[str] = []
+    for argument in argv:
+        if joined and re.fullmatch(r"--?(config[\w.]*|workdir)", joined[-1]):
+            joined[-1] += f"={argument}"
+        else:
+            joined.append(argument)
+    return joined
 
 
 def _parse(argv: Sequence[str]) -> flags.FlagValues:
@@ -39,10 +62,22 @@ def _parse(argv: Sequence[str]) -> flags.FlagValues:
     try:
         extra = values(argv)[1:]
     except flags.Error as error:
-        raise UsageError(f"{str(error).splitlines()[0]}; usage: {USAGE}") from error
+        raise UsageError(f"{' '.join(str(error).split())}; usage: {USAGE}") from error
+    except UsageError:
+        raise
+    except Exception as error:  # whatever the config file itself raised
+        raise UsageError(_where(error)) from error
     if extra:
         raise UsageError(f"unexpected argument {extra[0]!r}; usage: {USAGE}")
     return values
+
+
+def _where(error: Exception) -> str:
+    """The line of a config file that went wrong, and how."""
+    files = [f for f in traceback.extract_tb(error.__traceback__) if f.name == "get_config"]
+    place = f"{files[-1].filename}:{files[-1].lineno}: " if files else ""
+    message = " ".join(str(error).split()).partition(" Other fields present")[0]
+    return f"the config failed: {place}{type(error).__name__}: {message}"
 
 
 def _changed_key(argument: str) -> str | None:

@@ -4,6 +4,7 @@ import collections
 import contextlib
 import dataclasses
 import pathlib
+import tempfile
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -16,11 +17,11 @@ from vit_jax.data.source import Source
 from vit_jax.data.sources import open_source
 from vit_jax.errors import UsageError
 from vit_jax.evaluate.evaluators import Evaluator, make_evaluator
-from vit_jax.models.variants import as_size, differences
+from vit_jax.models.variants import as_size
 from vit_jax.train.checkpoint import Checkpoints
 from vit_jax.train.clock import Clock
 from vit_jax.train.cluster import is_lead
-from vit_jax.train.config import RunConfig
+from vit_jax.train.config import RunConfig, changes, run_config
 from vit_jax.train.environment import environment
 from vit_jax.train.metrics import MetricsWriter
 from vit_jax.train.program import Program, make_program, steps_of
@@ -40,12 +41,11 @@ def train(config: RunConfig, workdir: str | pathlib.Path) -> dict[str, Any]:
 
     Returns what summary.json holds.
     """
-    folder = RunFolder(pathlib.Path(workdir).expanduser())
+    folder = _open_folder(workdir, config)
     source = open_source(config.data.name, config.data.split, as_size(config.image_size))
     mesh = make_mesh(config.mesh)
     program = make_program(config, source, mesh)
     schedule = _make_schedule(config, program, source)
-    _check_same_run(folder, program)
 
     with Checkpoints(folder.checkpoints, config.checkpoints_kept) as checkpoints:
         state = checkpoints.restore_latest(program.state)
@@ -99,8 +99,9 @@ def _run_steps(run: _Run, state: TrainState, start: int) -> dict[str, Any]:
     batches = _batches(run, start)
     step_fn = _compile(run.program, progress)
     in_flight: collections.deque[Any] = collections.deque()
-    clock = Clock(start, schedule.total, batch_size)
-    latest: dict[str, float] = {}
+    before = [record for record in run.folder.metrics_records() if record["step"] <= start]
+    latest = {key: value for record in before for key, value in record.items() if key != "step"}
+    clock = Clock(start, schedule.total, batch_size, before=latest.get("train/seconds", 0.0))
     with MetricsWriter(run.folder, start) if is_lead() else contextlib.nullcontext() as writer:
         for step in range(start + 1, schedule.total + 1):
             state, metrics = step_fn(state, next(batches))
@@ -111,7 +112,7 @@ def _run_steps(run: _Run, state: TrainState, start: int) -> dict[str, Any]:
             if schedule.due(schedule.log, step):
                 record |= {f"train/{key}": float(value) for key, value in metrics.items()}
                 rate, eta = clock.measure(step)
-                record |= {"train/images_per_second": rate}
+                record |= {"train/images_per_second": rate, "train/seconds": clock.seconds}
                 shown = {"loss": record["train/loss"], "accuracy": record["train/accuracy"]}
                 progress.update(step, shown, rate, eta)
             record |= _evaluate(run, state, step, clock)
@@ -184,6 +185,7 @@ def _make_schedule(config: RunConfig, program: Program, source: Source) -> _Sche
                 item.data,
                 item.split,
                 image_size=program.network.image_size,
+                num_classes=program.network.num_classes,
                 batch_size=config.batch_size,
                 sharding=program.batch["image"].sharding,
             ),
@@ -198,16 +200,37 @@ def _make_schedule(config: RunConfig, program: Program, source: Source) -> _Sche
     )
 
 
-def _check_same_run(folder: RunFolder, program: Program) -> None:
-    """A folder belongs to one network."""
-    if folder.path.exists() and not folder.path.is_dir():
-        raise UsageError(f"--workdir={folder.path} is a file: give a folder, new or of this run")
-    changed = differences(folder.network(), program.network) if folder.is_run() else {}
-    if changed:
-        raise UsageError(
-            f"--workdir={folder.path} holds a run of another network "
-            f"({', '.join(changed.values())}): choose another folder"
-        )
+# What may change when a run is resumed. Everything else would make it another run.
+_MAY_CHANGE = (
+    "total", "log_every", "checkpoint_every", "checkpoints_kept", "evaluators", "mesh", "init",
+    "data.threads", "model.remat",
+)  # fmt: skip
+
+
+def _open_folder(workdir: str | pathlib.Path, config: RunConfig) -> RunFolder:
+    """The run's folder: there, writable, and of no other run."""
+    if "://" in str(workdir):
+        raise UsageError(f"--workdir={workdir}: only local folders so far, as in runs/mine")
+    folder = RunFolder(pathlib.Path(workdir).expanduser())
+    if folder.is_run():
+        stored = {k: v for k, v in read_json(folder.config).items() if k != "network"}
+        changed = [
+            f"{key} {old} -> {new}"
+            for key, old, new in changes(run_config(stored), config)
+            if not key.startswith(_MAY_CHANGE)
+        ]
+        if changed:
+            raise UsageError(
+                f"--workdir={folder.path} holds a run with another config "
+                f"({', '.join(changed)}): choose another folder"
+            )
+    try:
+        folder.path.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder.path):
+            pass
+    except OSError as error:
+        raise UsageError(f"--workdir={folder.path} is no folder to write to: {error}") from error
+    return folder
 
 
 def _write_description(folder: RunFolder, config: RunConfig, program: Program) -> None:

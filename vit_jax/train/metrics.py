@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 import tensorboardX
 
-from vit_jax.weights.run_folder import RunFolder
+from vit_jax.weights.run_folder import RunFolder, write_text
 
 
 class MetricsWriter:
@@ -17,9 +17,8 @@ class MetricsWriter:
 
     def __init__(self, folder: RunFolder, resume_step: int) -> None:
         kept = [record for record in folder.metrics_records() if record["step"] <= resume_step]
-        self._file = folder.metrics.open("w")
-        for record in kept:
-            self._append(record)
+        write_text(folder.metrics, "".join(json.dumps(record) + "\n" for record in kept))
+        self._file = folder.metrics.open("a")
         self._tensorboard = tensorboardX.SummaryWriter(
             str(folder.tensorboard), purge_step=resume_step + 1 if resume_step else None
         )
@@ -33,10 +32,7 @@ class MetricsWriter:
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
         """One record: {"step": 10, "train/loss": 2.3, ...}."""
-        self._append({"step": step, **values})
+        self._file.write(json.dumps({"step": step, **values}) + "\n")
+        self._file.flush()
         for key, value in values.items():
             self._tensorboard.add_scalar(key, value, step)
-
-    def _append(self, record: Mapping[str, float]) -> None:
-        self._file.write(json.dumps(record) + "\n")
-        self._file.flush()

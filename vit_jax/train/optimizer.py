@@ -46,6 +46,11 @@ def make_optimizer(
             schedule, config.b1, config.b2, weight_decay=config.weight_decay, mask=is_kernel
         )
     elif config.name == "sgd":
+        if config.weight_decay:
+            raise UsageError(
+                f"optimizer.weight_decay={config.weight_decay} has no effect on sgd: leave it out, "
+                f"or use optimizer.name=adamw"
+            )
         rule = optax.sgd(schedule, config.momentum)
     else:
         raise UsageError(f"optimizer.name={config.name!r}: expected one of {', '.join(OPTIMIZERS)}")

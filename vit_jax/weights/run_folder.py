@@ -52,7 +52,9 @@ class RunFolder:
             raise UsageError(
                 f"{self.path} is no run folder: it has no config.json; give the --workdir of a run"
             )
-        values = read_json(self.config)["network"]
+        values = read_json(self.config).get("network")
+        if values is None:
+            raise UsageError(f"{self.config} describes no run of vit_jax: give a --workdir of one")
         for key in ("patch_size", "image_size"):
             values[key] = tuple(values[key])
         return ViTConfig(**values)
@@ -61,7 +63,8 @@ class RunFolder:
         """What the run has logged so far, oldest first."""
         if not self.metrics.is_file():
             return []
-        return [json.loads(line) for line in self.metrics.read_text().splitlines() if line]
+        *lines, _ = self.metrics.read_text().split("\n")  # what a crash cut off is no record
+        return [json.loads(line) for line in lines]
 
 
 def read_json(path: pathlib.Path) -> dict[str, Any]:
@@ -70,8 +73,13 @@ def read_json(path: pathlib.Path) -> dict[str, Any]:
 
 
 def write_json(path: pathlib.Path, value: dict[str, Any]) -> None:
-    """Replaces the file in one move, so that a reader never sees half of it."""
+    """One JSON object, indented for people."""
+    write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+
+
+def write_text(path: pathlib.Path, text: str) -> None:
+    """Replaces the file in one move, so that nobody ever finds half of it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.new")
-    temporary.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+    temporary.write_text(text)
     temporary.replace(path)
