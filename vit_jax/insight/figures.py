@@ -21,7 +21,7 @@ def curves(runs: Mapping[str, Records], metrics: Sequence[str]) -> bytes:
         for label, records in runs.items():
             points = [(r["step"], r[metric]) for r in records if metric in r]
             if points:
-                panel.plot(*zip(*points, strict=True), label=label, linewidth=1.5)
+                panel.plot(*zip(*points, strict=True), label=label, linewidth=1.5, marker=".")
         panel.set(xlabel="step", ylabel=metric)
         panel.grid(alpha=0.3)
         panel.legend(fontsize="small")
