@@ -164,6 +164,13 @@ def test_a_folder_belongs_to_one_run(whole_run, section, change, says):
         train(run_config(config), whole_run[0])
 
 
+def test_a_folder_without_a_checkpoint_is_free(tmp_path):
+    for batch_size in (16, 32):  # the first attempt fails and leaves a config.json behind
+        with pytest.raises(UsageError, match="no such file or folder: no/run"):
+            train(run_config(small_config(init="no/run", batch_size=batch_size)), tmp_path)
+        assert read_json(RunFolder(tmp_path).config)["batch_size"] == batch_size
+
+
 def test_what_does_not_change_the_run_may_change(whole_run):
     config = small_config(log_every="5 steps", checkpoints_kept=5)
     config.model.remat = "full"

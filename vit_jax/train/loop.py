@@ -28,6 +28,7 @@ from vit_jax.train.program import Program, make_program, steps_of
 from vit_jax.train.progress import Progress
 from vit_jax.train.sharding import make_mesh
 from vit_jax.train.step import TrainState
+from vit_jax.weights.checkpoint import latest_step
 from vit_jax.weights.load import load_params
 from vit_jax.weights.run_folder import RunFolder, read_json, write_json
 
@@ -212,7 +213,7 @@ def _open_folder(workdir: str | pathlib.Path, config: RunConfig) -> RunFolder:
     if "://" in str(workdir):
         raise UsageError(f"--workdir={workdir}: only local folders so far, as in runs/mine")
     folder = RunFolder(pathlib.Path(workdir).expanduser())
-    if folder.is_run():
+    if folder.is_run() and latest_step(folder.checkpoints) is not None:  # else nothing is lost
         stored = {k: v for k, v in read_json(folder.config).items() if k != "network"}
         changed = [
             f"{key} {old} -> {new}"
