@@ -11,7 +11,7 @@ import tempfile
 
 from vit_jax.data.sources import open_source
 from vit_jax.evaluate.fewshot import FewShot
-from vit_jax.models.vit import create_from_config
+from vit_jax.models.network import create_from_config
 from vit_jax.train.config import run_config
 from vit_jax.train.flags import load_config
 from vit_jax.train.loop import train

@@ -3,7 +3,8 @@
 import pytest
 
 from vit_jax.data.sources import open_source
-from vit_jax.models.variants import as_size, model_config
+from vit_jax.models.config import as_size
+from vit_jax.models.variants import model_config
 from vit_jax.train.config import MeshConfig, run_config
 from vit_jax.train.flags import load_config
 from vit_jax.train.program import make_program

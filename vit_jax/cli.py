@@ -83,7 +83,8 @@ def _parser() -> argparse.ArgumentParser:
     verb.add_argument("--workdir", type=pathlib.Path, default=pathlib.Path("runs/demo"))
     verb.add_argument("--fresh", action="store_true", help="delete an earlier demo first")
 
-    _add(verbs, "models", _models, "list the models")
+    verb = _add(verbs, "models", _models, "list the models: parameters, GFLOPs, tokens")
+    verb.add_argument("--json", action="store_true", help="print JSON")
     return parser
 
 
@@ -161,18 +162,38 @@ def _demo(arguments: argparse.Namespace) -> int:
     return EXIT_DONE
 
 
-def _models(_: argparse.Namespace) -> int:
-    from vit_jax.models.variants import list_models, model_config
-    from vit_jax.models.vit import parameter_count
+def _models(arguments: argparse.Namespace) -> int:
+    from vit_jax.models.flops import multiply_adds
+    from vit_jax.models.network import parameter_count
+    from vit_jax.models.variants import list_models, listed_image_size, model_config
 
-    print(f"{'name':10} {'parameters':>14} {'width':>6} {'depth':>6} {'heads':>6} {'tokens':>7}")
+    zoo = []
+    if not arguments.json:
+        print(f"{'name':14} {'parameters':>14} {'GFLOPs':>9} {'pixels':>7} {'tokens':>7}")
     for name in list_models():
-        config = model_config(name)
+        config = model_config(name, image_size=listed_image_size(name))
+        row = {
+            "name": name,
+            "parameters": parameter_count(config),
+            "gflops": 2 * multiply_adds(config) / 1e9,
+            "pixels": config.image_size[0],
+            "tokens": getattr(config, "tokens", None),
+        }
+        zoo.append(row)
+        if not arguments.json:
+            print(
+                f"{name:14} {row['parameters']:14,} {row['gflops']:9,.2f} {row['pixels']:7} "
+                f"{row['tokens'] or '-':>7}",
+                flush=True,
+            )
+    if arguments.json:
+        print(json.dumps(zoo, indent=2))
+    else:
         print(
-            f"{name:10} {parameter_count(config):14,} {config.width:6} {config.depth:6} "
-            f"{config.heads:6} {config.tokens:7}"
+            "\nwith 1000 classes; a FLOP is a multiplication or an addition of the forward pass on "
+            "one image.\nAny other patch size works as well, as in B/24, and any hybrid or axial "
+            "ViT, as in R26+L/32 or Axial-S/16."
         )
-    print("\nat 224 px with 1000 classes; any other patch size works as well, as in B/24")
     return EXIT_DONE
 
 

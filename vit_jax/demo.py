@@ -13,7 +13,8 @@ from vit_jax.evaluate.fewshot import FewShot
 from vit_jax.insight import figures
 from vit_jax.insight.page import heading, page, paragraph, picture, table
 from vit_jax.insight.report import data_samples, training_curves, write_run_report
-from vit_jax.models.vit import ViT, create_from_config
+from vit_jax.models.heads import Classifier
+from vit_jax.models.network import create_from_config
 from vit_jax.train.config import run_config
 from vit_jax.train.flags import load_config
 from vit_jax.train.loop import train
@@ -60,7 +61,7 @@ def _run(workdir: pathlib.Path) -> dict[str, Any]:
     }
 
 
-def _fewshot(model: ViT) -> dict[str, dict[str, float]]:
+def _fewshot(model: Classifier) -> dict[str, dict[str, float]]:
     train_split, test_split = (
         open_source("digits", split, model.config.image_size) for split in ("train", "test")
     )

@@ -8,8 +8,8 @@ from flax import nnx
 
 import vit_jax
 from vit_jax.errors import UsageError
+from vit_jax.models.network import parameter_count
 from vit_jax.models.variants import model_config
-from vit_jax.models.vit import parameter_count
 
 SMALL = {"image_size": 16, "num_classes": 7, "width": 32, "depth": 3, "mlp_dim": 64, "heads": 4}
 
@@ -138,14 +138,14 @@ def test_logits_are_exact_around_a_large_bias(images):
 
 
 def test_calling_a_model_twice_compiles_once(images):
-    from vit_jax.models.encoder import _scan_blocks
+    from vit_jax.models.stack import _scan
 
     model = small_model()
     model(images)
-    before = _scan_blocks._cache_size()
+    before = _scan._cache_size()
     model(images)
     small_model(seed=1)(images)
-    assert _scan_blocks._cache_size() == before
+    assert _scan._cache_size() == before
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,8 @@ from tests.train.small_run import small_config
 from vit_jax.data.batches import train_batches
 from vit_jax.data.sources import open_source
 from vit_jax.errors import UsageError
+from vit_jax.models.network import abstract_params
 from vit_jax.models.variants import LISTED, model_config
-from vit_jax.models.vit import abstract_params
 from vit_jax.train.config import MeshConfig, run_config
 from vit_jax.train.program import make_program
 from vit_jax.train.sharding import batch_sharding, make_mesh, param_shardings

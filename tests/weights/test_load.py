@@ -10,8 +10,8 @@ from flax import nnx
 import vit_jax
 from tests.train.small_run import small_config
 from vit_jax.errors import UsageError
+from vit_jax.models.network import init_params
 from vit_jax.models.variants import model_config
-from vit_jax.models.vit import init_params
 from vit_jax.train.config import run_config
 from vit_jax.train.loop import train
 from vit_jax.weights.adapt import adapt

@@ -1,11 +1,13 @@
-"""From images to tokens (equation 1): patches, class token, position embeddings."""
+"""From images to tokens (equation 1): ResNet stem, patches, class token, positions, registers."""
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from vit_jax.models.config import ViTConfig
+from vit_jax.models.positions import Positions
 from vit_jax.models.stochastic import dropout
-from vit_jax.models.variants import ViTConfig
+from vit_jax.models.trunk import PostActivationTrunk
 
 
 class PatchEmbedding(nnx.Module):
@@ -15,8 +17,8 @@ class PatchEmbedding(nnx.Module):
     the kernel keeps the convolution's shape, which is that of the published weights.
     """
 
-    def __init__(self, config: ViTConfig, *, rngs: nnx.Rngs) -> None:
-        shape = (*config.patch_size, config.channels, config.width)
+    def __init__(self, config: ViTConfig, channels: int, *, rngs: nnx.Rngs) -> None:
+        shape = (*config.patch_size, channels, config.width)
         self.kernel = nnx.Param(nnx.initializers.lecun_normal()(rngs.params(), shape, jnp.float32))
         self.bias = nnx.Param(jnp.zeros(config.width, jnp.float32))
         self.dtype = jnp.dtype(config.dtype)
@@ -32,25 +34,48 @@ class PatchEmbedding(nnx.Module):
 
 
 class Embedding(nnx.Module):
-    """Patch tokens behind a class token (where pooling wants one), plus learned 1-D positions."""
+    """Class token (where pooling wants one) and patch tokens, plus positions, then registers."""
 
     def __init__(self, config: ViTConfig, *, rngs: nnx.Rngs) -> None:
-        self.patches = PatchEmbedding(config, rngs=rngs)
+        channels = config.channels
+        if config.stem_stages is not None:  # hybrid: the patches are of its feature map
+            self.stem = PostActivationTrunk(
+                config.stem_stages,
+                config.stem_width,
+                channels,
+                remat=config.remat,
+                dtype=jnp.dtype(config.dtype),
+                rngs=rngs,
+            )
+            channels = self.stem.outputs
+        self.patches = PatchEmbedding(config, channels, rngs=rngs)
         if config.pooling == "token":
             self.class_token = nnx.Param(jnp.zeros((1, 1, config.width), jnp.float32))
-        table = jax.random.normal(rngs.params(), (1, config.tokens, config.width))
-        self.positions = nnx.Param(config.position_std * table)
+        self.adds_positions = config.positions_at == "stem" and config.positions in (
+            "1d", "2d", "sincos2d",
+        )  # fmt: skip
+        if self.adds_positions:
+            self.positions = Positions(config, rngs=rngs)
+        if config.registers:
+            shape = (1, config.registers, config.width)
+            self.registers = nnx.Param(0.02 * jax.random.normal(rngs.params(), shape))
         self.config = config
 
     def __call__(self, images: jax.Array, key: jax.Array | None = None) -> jax.Array:
         config = self.config
-        if images.shape[1:] != (*config.image_size, config.channels):
-            raise ValueError(
-                f"images have shape {images.shape}, expected [batch, "
-                f"{config.image_size[0]}, {config.image_size[1]}, {config.channels}]"
-            )
+        if config.stem_stages is not None:
+            images = self.stem(images)
         x = self.patches(images)
         if config.pooling == "token":
-            token = self.class_token.astype(x.dtype)
-            x = jnp.concatenate([jnp.broadcast_to(token, (len(x), *token.shape[1:])), x], axis=1)
-        return dropout(x + self.positions.astype(x.dtype), config.dropout, key)
+            x = jnp.concatenate([_for_each(x, self.class_token), x], axis=1)
+        if self.adds_positions:
+            x = x + self.positions().astype(x.dtype)
+        x = dropout(x, config.dropout, key)
+        if config.registers:
+            x = jnp.concatenate([x, _for_each(x, self.registers)], axis=1)
+        return x
+
+
+def _for_each(x: jax.Array, tokens: nnx.Param) -> jax.Array:
+    """The same tokens for each image of the batch x."""
+    return jnp.broadcast_to(tokens.astype(x.dtype), (len(x), *tokens.shape[1:]))

@@ -1,14 +1,16 @@
-"""Names and what they mean: "B/16" -> a ViTConfig, everything that fixes the shape of a network.
+"""Names and what they mean: "B/16", "R50+B/16", "BiT-R50x1", "Axial-B/16", "AxialResNet50".
 
 Shapes are Table 1 of the paper and its published relatives; `Pico` is ours, small enough for
-tests and for the demo on two CPU cores.
+tests and for the demo on two CPU cores. Names of other libraries lead to the same networks.
 """
 
 import dataclasses
+import functools
 import re
 from typing import Any, NamedTuple
 
 from vit_jax.errors import UsageError, closest
+from vit_jax.models.config import NetworkConfig, ResNetConfig, ViTConfig, as_size
 
 
 class Shape(NamedTuple):
@@ -31,110 +33,65 @@ SHAPES: dict[str, Shape] = {
     "H": Shape(1280, 32, 5120, 16),
     "g": Shape(1408, 40, 6144, 16),
     "G": Shape(1664, 48, 8192, 16),
+    "e": Shape(1792, 56, 15360, 16),
+    "22B": Shape(6144, 48, 24576, 48),
 }
 
-# The patch sizes worth listing; any other is as valid.
+# Units in each stage of a ResNet of that many layers.
+STAGES: dict[int, tuple[int, ...]] = {
+    26: (2, 2, 2, 2),
+    50: (3, 4, 6, 3),
+    101: (3, 4, 23, 3),
+    152: (3, 8, 36, 3),
+    200: (3, 24, 36, 3),
+}
+AXIAL_STAGES: dict[int, tuple[int, ...]] = {26: (1, 2, 4, 1), 50: (3, 4, 6, 3)}
+
+# The names worth listing; any patch size, and any hybrid or axial ViT of a shape, is as valid.
 LISTED = (
     "Pico/8", "Ti/16", "S/32", "S/16", "M/32", "M/16", "B/32", "B/16", "B/8", "L/32", "L/16",
-    "So400m/14", "H/16", "H/14", "g/14", "G/14",
+    "So400m/14", "H/16", "H/14", "g/14", "G/14", "e/14", "22B/14",
+    "R+Ti/16", "R26+S/32", "R26+B/32", "R50+B/32", "R50+B/16", "R50+L/32", "R50+L/16",
+    "BiT-R50x1", "BiT-R50x2", "BiT-R50x3", "BiT-R101x1", "BiT-R101x3",
+    "BiT-R152x1", "BiT-R152x2", "BiT-R152x4", "BiT-R200x3",
+    "Axial-B/32", "Axial-B/16", "AxialResNet26", "AxialResNet50",
 )  # fmt: skip
 
-POOLINGS = ("token", "gap")
-DTYPES = ("float32", "bfloat16")
-REMAT_POLICIES = ("none", "dots", "full")
+# How other libraries call the shapes.
+_WORDS = {
+    "tiny": "Ti", "small": "S", "medium": "M", "base": "B", "large": "L", "huge": "H",
+    "giant": "g", "gigantic": "G", "enormous": "e", "so400m": "So400m",
+}  # fmt: skip
 
 
-@dataclasses.dataclass(frozen=True)
-class ViTConfig:
-    """A network, completely. Sizes are (height, width) in pixels."""
-
-    name: str
-    width: int
-    depth: int
-    mlp_dim: int
-    heads: int
-    patch_size: tuple[int, int]
-    image_size: tuple[int, int] = (224, 224)
-    channels: int = 3
-    num_classes: int = 1000  # 0: no head, the model returns its representation
-    pooling: str = "token"  # the paper's class token, or "gap" (Fig. 9), which has none
-    representation_size: int = 0  # > 0: the tanh layer before the head (pre-training, section 3.1)
-    dropout: float = 0.0
-    stochastic_depth: float = 0.0  # of the last block; rises linearly from 0 at the first
-    position_std: float = 0.02  # of fresh positions; larger ones are learned from sooner
-    head_bias: float = 0.0  # -10 for sigmoid losses over thousands of classes
-    dtype: str = "float32"  # of the computation; parameters are float32 always
-    remat: str = "none"  # what the backward pass recomputes: nothing, all but matmuls, everything
-
-    def __post_init__(self) -> None:
-        _one_of("pooling", self.pooling, POOLINGS)
-        _one_of("dtype", self.dtype, DTYPES)
-        _one_of("remat", self.remat, REMAT_POLICIES)
-        for rate in ("dropout", "stochastic_depth"):
-            if not 0 <= getattr(self, rate) < 1:
-                raise UsageError(f"{rate}={getattr(self, rate)}: expected 0 <= {rate} < 1")
-        if self.width % self.heads:
-            raise UsageError(
-                f"width {self.width} does not divide into {self.heads} heads: "
-                f"choose a width that is a multiple of {self.heads}"
-            )
-        for size, patch in zip(self.image_size, self.patch_size, strict=True):
-            if size < patch or size % patch:
-                below, above = size // patch * patch or patch, (size // patch + 1) * patch
-                raise UsageError(
-                    f"image size {size} is no multiple of the patch size {patch}: "
-                    f"use {below} or {above}"
-                )
-
-    @property
-    def grid(self) -> tuple[int, int]:
-        """Patches per (column, row) of the image."""
-        (height, width), (patch_h, patch_w) = self.image_size, self.patch_size
-        return height // patch_h, width // patch_w
-
-    @property
-    def tokens(self) -> int:
-        """Length of the sequence that the encoder sees."""
-        return self.grid[0] * self.grid[1] + (self.pooling == "token")
+class _Name(NamedTuple):
+    canonical: str
+    values: dict[str, Any]  # fields of the config that the name fixes
 
 
-def model_config(name: str, **overrides: Any) -> ViTConfig:
+def model_config(name: str, **overrides: Any) -> NetworkConfig:
     """The config that `name` stands for, with some fields replaced.
 
     Sizes may be given as one number for a square: `model_config("B/16", image_size=384)`.
     """
-    shape, patch = parse_name(name)
-    values: dict[str, Any] = {**shape._asdict(), "patch_size": patch, **overrides}
-    known = {field.name for field in dataclasses.fields(ViTConfig)} - {"name"}
+    canonical, values = _parse(name)
+    schema = ResNetConfig if "stages" in values else ViTConfig
+    values = {**values, **overrides}
+    known = {field.name for field in dataclasses.fields(schema)} - {"name"}
     for key in values.keys() - known:
         raise UsageError(
-            f"unknown model option {key!r}.{closest(key, known)} "
+            f"unknown model option {key!r} of {canonical}.{closest(key, known)} "
             f"Options: {', '.join(sorted(known))}"
         )
     for key in ("patch_size", "image_size"):
         if key in values:
             values[key] = as_size(values[key], key)
-    return ViTConfig(name=name, **values)
+    return schema(name=canonical, **values)
 
 
-def differences(old: ViTConfig, new: ViTConfig) -> dict[str, str]:
-    """Field -> "field old -> new" for all fields in which two configs differ."""
-    pairs = {
-        field.name: (getattr(old, field.name), getattr(new, field.name))
-        for field in dataclasses.fields(ViTConfig)
-    }
-    return {name: f"{name} {a} -> {b}" for name, (a, b) in pairs.items() if a != b}
-
-
-def parse_name(name: str) -> tuple[Shape, int]:
-    """ "B/16" -> (shape of B, 16)."""
-    match = re.fullmatch(r"(?:ViT-)?(\w+?)/(\d+)", name)
-    if not match or match[1] not in SHAPES or int(match[2]) == 0:
-        raise UsageError(
-            f"unknown model {name!r}.{closest(name, LISTED)} "
-            f"Expected SHAPE/PATCH, as in B/16, with SHAPE one of {', '.join(SHAPES)}"
-        )
-    return SHAPES[match[1]], int(match[2])
+def canonical_name(name: str) -> str:
+    """The one name here of the network that other places call `name`."""
+    return _parse(name).canonical
 
 
 def list_models() -> list[str]:
@@ -142,16 +99,119 @@ def list_models() -> list[str]:
     return list(LISTED)
 
 
-def as_size(value: int | tuple[int, int] | list[int], what: str = "size") -> tuple[int, int]:
-    """(height, width) from a pair, or from one number for a square."""
-    pair = (value, value) if isinstance(value, int) else tuple(value)
-    if len(pair) != 2 or not all(isinstance(v, int) and v > 0 for v in pair):
-        raise UsageError(
-            f"{what}={value!r}: expected a positive number of pixels or a pair (height, width)"
+def listed_image_size(name: str) -> int:
+    """Pixels at which the zoo shows a network: 224, or the nearest that its patches divide."""
+    patch = _parse(name).values.get("patch_size", 1)
+    return 224 if 224 % patch == 0 else round(224 / patch) * patch
+
+
+def _parse(name: str) -> _Name:
+    for pattern, meaning in _PATTERNS:
+        if match := pattern.fullmatch(name.strip()):
+            if found := meaning(**match.groupdict()):
+                return found
+    raise UsageError(
+        f"unknown model {name!r}.{closest(name, LISTED)} Expected SHAPE/PATCH, as in B/16, with "
+        f"SHAPE one of {', '.join(SHAPES)}, a hybrid (R50+B/16), BiT-R50x1, Axial-B/16 or "
+        f"AxialResNet50; `vit-jax models` lists them"
+    )
+
+
+def _shape(word: str) -> str | None:
+    """The shape that a word means, in any case but for g and G, which differ in nothing else."""
+    if word in SHAPES:
+        return word
+    by_lower = {shape.lower(): shape for shape in SHAPES if shape not in ("g", "G")}
+    return _WORDS.get(word.lower()) or by_lower.get(word.lower())
+
+
+def _vit(shape: str, patch: str, size: str | None = None, axial: str | None = None) -> _Name | None:
+    if not (found := _shape(shape)) or int(patch) == 0:
+        return None
+    values = {**SHAPES[found]._asdict(), "patch_size": int(patch), **_resolution(size)}
+    name = f"{found}/{int(patch)}"
+    if axial:
+        return _Name(f"Axial-{name}", {**values, "axial": True, "pooling": "gap"})
+    return _Name(name, values)
+
+
+def _hybrid(
+    shape: str, layers: str | None, stride: str, factor: str | None = None, size: str | None = None
+) -> _Name | None:
+    found, width = _shape(shape), 64 * int(factor or 1)
+    if not found or not width:
+        return None
+    values = {**SHAPES[found]._asdict(), **_resolution(size), "stem_width": width}
+    name = f"R{layers or ''}{f'x{factor}' if width != 64 else ''}+{found}/{stride}"
+    if not layers:
+        # The root alone, under patches of 8. It halves twice, so that the published R+Ti/16 really
+        # has a stride of 32; its name is kept.
+        return (
+            _Name(name, values | {"stem_stages": (), "patch_size": 8}) if stride == "16" else None
         )
-    return pair
+    if (stages := STAGES.get(int(layers))) is None:
+        return None
+    if stride == "16":  # stage 3 takes in the units of stage 4 (section 4.1)
+        stages = (*stages[:2], stages[2] + stages[3])
+    return _Name(name, values | {"stem_stages": stages, "patch_size": 1})
 
 
-def _one_of(what: str, value: str, choices: tuple[str, ...]) -> None:
-    if value not in choices:
-        raise UsageError(f"{what}={value!r}: expected one of {', '.join(choices)}")
+def _bit(layers: str, factor: str | None) -> _Name | None:
+    stages, factor = STAGES.get(int(layers)), int(factor or 1)
+    if stages is None or not factor:
+        return None
+    values = {"kind": "bit", "stages": stages, "width": 64 * factor}
+    return _Name(f"BiT-R{int(layers)}x{factor}", values)
+
+
+def _axial_resnet(layers: str) -> _Name | None:
+    stages = AXIAL_STAGES.get(int(layers))
+    return stages and _Name(f"AxialResNet{int(layers)}", {"kind": "axial", "stages": stages})
+
+
+def _resolution(size: str | None) -> dict[str, int]:
+    return {"image_size": int(size)} if size else {}
+
+
+def _pattern(text: str, case: re.RegexFlag = re.IGNORECASE) -> re.Pattern[str]:
+    return re.compile(text, case)
+
+
+_SHAPE_WORD = f"(?P<shape>{'|'.join(sorted(SHAPES, key=len, reverse=True))})"
+_PATTERNS = (
+    # B/16, ViT-B/16, ViT-B_16, vit_b16; AxialViT-B/16, Axial-B/16
+    (_pattern(rf"(?:ViT[-_]?)?{_SHAPE_WORD}[/_-]?(?P<patch>\d+)"), _vit),
+    (_pattern(rf"(?P<axial>Axial)[-_]?(?:ViT[-_])?{_SHAPE_WORD}[/_-]?(?P<patch>\d+)"), _vit),
+    # R50+B/16, R50x1+ViT-B_16, R50_B_16, R+Ti/16
+    (
+        _pattern(
+            rf"R(?P<layers>\d*)(?:x(?P<factor>\d+))?[+_](?:ViT[-_])?{_SHAPE_WORD}[/_](?P<stride>16|32)"
+        ),
+        _hybrid,
+    ),
+    (_pattern(r"(?:BiT-)?(?:[SML]-)?R(?:esNet-?)?(?P<layers>\d+)(?:x(?P<factor>\d+))?"), _bit),
+    (_pattern(r"Axial-?(?:ResNet|R)-?(?P<layers>\d+)"), _axial_resnet),
+    # timm: vit_base_patch16_224.augreg_in21k, vit_large_r50_s32_384, vit_tiny_r_s16_p8_224,
+    # resnetv2_50x1_bit.goog_in21k
+    (_pattern(r"vit_(?P<shape>[a-z0-9]+)_patch(?P<patch>\d+)_(?P<size>\d+)(?:[._].*)?"), _vit),
+    (
+        _pattern(
+            r"vit_(?P<shape>[a-z]+)_r(?P<layers>\d*)_s(?P<stride>16|32)(?:_p8)?_(?P<size>\d+)(?:[._].*)?"
+        ),
+        _hybrid,
+    ),
+    (_pattern(r"resnetv2_(?P<layers>\d+)x(?P<factor>\d+)_bit.*"), _bit),
+    # Hugging Face: google/vit-base-patch16-224-in21k, google/vit-hybrid-base-bit-384,
+    # google/bit-50
+    (
+        _pattern(
+            r"(?:[\w.-]+/)?vit-(?P<shape>[a-z0-9]+)-patch(?P<patch>\d+)-(?P<size>\d+)(?:-.*)?"
+        ),
+        _vit,
+    ),
+    (
+        _pattern(r"(?:[\w.-]+/)?vit-hybrid-(?P<shape>base)-bit-(?P<size>\d+)"),
+        functools.partial(_hybrid, layers="50", stride="16"),
+    ),
+    (_pattern(r"(?:[\w.-]+/)?bit-(?P<layers>\d+)(?P<factor>)"), _bit),
+)

@@ -9,7 +9,7 @@ from jax.experimental import topologies
 
 from vit_jax.data.sources import open_source
 from vit_jax.errors import UsageError
-from vit_jax.models.variants import as_size
+from vit_jax.models.config import as_size
 from vit_jax.tpu.topologies import Topology, topology
 from vit_jax.train.config import RunConfig
 from vit_jax.train.program import make_program

@@ -11,9 +11,11 @@ from collections.abc import Mapping
 from typing import Any
 
 import ml_collections
+from ml_collections import config_dict
 
 from vit_jax.errors import UsageError, closest
-from vit_jax.models.variants import ViTConfig, model_config
+from vit_jax.models.config import NetworkConfig
+from vit_jax.models.variants import model_config
 
 
 def _at_least(least: int, key: str, value: int) -> None:
@@ -23,17 +25,31 @@ def _at_least(least: int, key: str, value: int) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class ModelConfig:
-    """A name of the zoo and what differs from it; see models/variants.py for the meanings."""
+    """A name of the zoo and what differs from it; see models/config.py for the meanings.
+
+    None: as the name says. What a network does not have (a ResNet's dropout) cannot be set.
+    """
 
     name: str = "B/16"
-    pooling: str = "token"
-    representation_size: int = 0
-    dropout: float = 0.0
-    stochastic_depth: float = 0.0
-    position_std: float = 0.02
     head_bias: float = 0.0
     dtype: str = "float32"
     remat: str = "none"
+    # Vision Transformers
+    pooling: str | None = None
+    representation_size: int | None = None
+    positions: str | None = None
+    positions_at: str | None = None
+    position_std: float | None = None
+    registers: int | None = None
+    layer_scale: float | None = None
+    qk_norm: bool | None = None
+    dropout: float | None = None
+    stochastic_depth: float | None = None
+    # Shapes that have no name, as those of the paper's Fig. 8
+    width: int | None = None
+    depth: int | None = None
+    mlp_dim: int | None = None
+    heads: int | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,7 +121,7 @@ class RunConfig:
     total: str = "90 epochs"
     loss: str = "softmax"  # or "sigmoid", for several labels per image
     label_smoothing: float = 0.0
-    init: str = ""  # a run folder to start from: fine-tuning
+    init: str = ""  # a run folder or an npz to start from: fine-tuning
     seed: int = 0
     log_every: str = "50 steps"
     checkpoint_every: str = "10%"
@@ -120,6 +136,9 @@ class RunConfig:
 def default_config(**values: Any) -> ml_collections.ConfigDict:
     """The whole schema at its defaults, with top-level `values` replaced, keys locked."""
     config = ml_collections.ConfigDict(dataclasses.asdict(RunConfig()), convert_dict=True)
+    for key, hint in typing.get_type_hints(ModelConfig).items():
+        if config.model[key] is None:  # a flag that sets it must know its type
+            config.model[key] = config_dict.placeholder(_without_none(hint))
     config.lock()
     config.evaluators.unlock()  # its keys are names that each config chooses
     with config.ignore_type():  # an image size may be a number or a pair
@@ -167,11 +186,10 @@ def _flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
-def network_config(config: RunConfig, num_classes: int) -> ViTConfig:
+def network_config(config: RunConfig, num_classes: int) -> NetworkConfig:
     """The network that a run trains."""
-    return model_config(
-        **dataclasses.asdict(config.model), num_classes=num_classes, image_size=config.image_size
-    )
+    chosen = {k: v for k, v in dataclasses.asdict(config.model).items() if v is not None}
+    return model_config(**chosen, num_classes=num_classes, image_size=config.image_size)
 
 
 def _build(schema: type, values: Any, path: str) -> Any:
@@ -198,8 +216,18 @@ def _convert(hint: Any, value: Any, path: str) -> Any:
         }
     if path == "config.image_size":
         return value if isinstance(value, int) else tuple(value)
+    if isinstance(hint, types.UnionType):
+        if value is None:
+            return None
+        hint = _without_none(hint)
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
     if type(value) is not hint:
         raise UsageError(f"{path}={value!r}: expected {hint.__name__}, got {type(value).__name__}")
     return value
+
+
+def _without_none(hint: Any) -> Any:
+    """`str` from `str | None`."""
+    chosen, *_ = (part for part in typing.get_args(hint) if part is not types.NoneType)
+    return chosen

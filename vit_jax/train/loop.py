@@ -17,7 +17,7 @@ from vit_jax.data.source import Source
 from vit_jax.data.sources import open_source
 from vit_jax.errors import UsageError
 from vit_jax.evaluate.evaluators import Evaluator, make_evaluator
-from vit_jax.models.variants import as_size
+from vit_jax.models.config import as_size, config_to_dict
 from vit_jax.train.checkpoint import Checkpoints
 from vit_jax.train.clock import Clock
 from vit_jax.train.cluster import is_lead
@@ -235,6 +235,6 @@ def _open_folder(workdir: str | pathlib.Path, config: RunConfig) -> RunFolder:
 
 
 def _write_description(folder: RunFolder, config: RunConfig, program: Program) -> None:
-    description = dataclasses.asdict(config) | {"network": dataclasses.asdict(program.network)}
+    description = dataclasses.asdict(config) | {"network": config_to_dict(program.network)}
     write_json(folder.config, description)
     write_json(folder.environment, environment())

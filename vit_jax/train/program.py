@@ -17,8 +17,8 @@ from jax.sharding import PartitionSpec as P
 
 from vit_jax.data.source import Source
 from vit_jax.errors import UsageError
-from vit_jax.models.variants import ViTConfig
-from vit_jax.models.vit import graphdef, init_params
+from vit_jax.models.config import NetworkConfig
+from vit_jax.models.network import graphdef, init_params
 from vit_jax.train.config import RunConfig, network_config
 from vit_jax.train.durations import to_steps
 from vit_jax.train.objectives import classification
@@ -31,7 +31,7 @@ from vit_jax.train.step import TrainState, make_train_step
 class Program:
     """The compiled parts of a run and the shapes that flow through them."""
 
-    network: ViTConfig
+    network: NetworkConfig
     graphdef: nnx.GraphDef
     total_steps: int
     state: TrainState  # abstract, each leaf with its sharding
@@ -106,7 +106,7 @@ def _state_shardings(
 
 
 def _abstract_batch(
-    config: RunConfig, network: ViTConfig, source: Source, mesh: Mesh
+    config: RunConfig, network: NetworkConfig, source: Source, mesh: Mesh
 ) -> dict[str, jax.ShapeDtypeStruct]:
     sharding = batch_sharding(mesh, config.batch_size)
     label = source[0]["label"]

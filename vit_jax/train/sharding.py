@@ -19,18 +19,33 @@ from vit_jax.train.config import MeshConfig
 AXES = ("replica", "fsdp", "tensor")
 BATCH_SPEC = P(("replica", "fsdp"))
 
-# First match wins, on the whole path. Leaves under encoder/blocks have a leading layer axis.
+# First match wins, on the whole path. Stacked blocks and units have a leading layer axis.
+_BLOCK = r"encoder/blocks/((row|column)/)?"
+_UNIT = r".*/stage\d+/"
 RULES: tuple[tuple[str, P], ...] = (
-    (r"encoder/blocks/attention/qkv/kernel", P(None, "fsdp", None, "tensor", None)),
-    (r"encoder/blocks/attention/qkv/bias", P(None, None, "tensor", None)),
-    (r"encoder/blocks/attention/out/kernel", P(None, "tensor", None, "fsdp")),
-    (r"encoder/blocks/mlp/up/kernel", P(None, "fsdp", "tensor")),
-    (r"encoder/blocks/mlp/up/bias", P(None, "tensor")),
-    (r"encoder/blocks/mlp/down/kernel", P(None, "tensor", "fsdp")),
+    (_BLOCK + r"attention/qkv/kernel", P(None, "fsdp", None, "tensor", None)),
+    (_BLOCK + r"attention/qkv/bias", P(None, None, "tensor", None)),
+    (_BLOCK + r"attention/out/kernel", P(None, "tensor", None, "fsdp")),
+    (_BLOCK + r"mlp/up/kernel", P(None, "fsdp", "tensor")),
+    (_BLOCK + r"mlp/up/bias", P(None, "tensor")),
+    (_BLOCK + r"mlp/down/kernel", P(None, "tensor", "fsdp")),
     (r"embedding/patches/kernel", P(None, None, None, "fsdp")),
-    (r"embedding/positions", P(None, None, "fsdp")),
+    (r"(embedding|encoder)/positions/table", P(None, None, "fsdp")),
+    (r"encoder/layer_positions/table", P(None, None, None, "fsdp")),
+    (r"pooling/(query|key_value)/kernel", P("fsdp", None, "tensor", None)),
+    (r"pooling/(query|key_value)/bias", P(None, "tensor", None)),
+    (r"pooling/out/kernel", P("tensor", None, "fsdp")),
+    (r"pooling/mlp/up/kernel", P("fsdp", "tensor")),
+    (r"pooling/mlp/up/bias", P("tensor")),
+    (r"pooling/mlp/down/kernel", P("tensor", "fsdp")),
+    # ResNets: output channels; units are too small for the tensor axis to be worth its traffic.
+    (_UNIT + r"first/.*/qkv/kernel", P(None, "fsdp")),
+    (_UNIT + r"rest/.*/qkv/kernel", P(None, None, "fsdp")),
+    (_UNIT + r"first/.*kernel", P(None, None, None, "fsdp")),
+    (_UNIT + r"rest/.*kernel", P(None, None, None, None, "fsdp")),
+    (r".*/root/kernel", P(None, None, None, "fsdp")),
     (r"(pre_logits|head)/kernel", P("fsdp")),
-    (r".*(bias|scale|class_token)", P()),
+    (r".*(bias|scale|class_token|registers|probe|rows|columns|offsets)", P()),
 )
 
 # Below this many elements a parameter that no rule names is simply copied to every device.

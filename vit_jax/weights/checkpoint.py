@@ -7,14 +7,14 @@ import jax
 import orbax.checkpoint as ocp
 
 from vit_jax.errors import UsageError
-from vit_jax.models.variants import ViTConfig
-from vit_jax.models.vit import abstract_params
+from vit_jax.models.config import NetworkConfig
+from vit_jax.models.network import abstract_params
 
 # The names under which a checkpoint keeps the two halves of a train state.
 PARAMS, PROGRESS = "params", "progress"
 
 
-def restore_params(checkpoints: pathlib.Path, network: ViTConfig) -> dict[str, Any]:
+def restore_params(checkpoints: pathlib.Path, network: NetworkConfig) -> dict[str, Any]:
     """The newest parameters in a run's checkpoints folder."""
     step = latest_step(checkpoints)
     if step is None:

@@ -6,7 +6,7 @@ import pathlib
 from typing import Any
 
 from vit_jax.errors import UsageError
-from vit_jax.models.variants import ViTConfig
+from vit_jax.models.config import NetworkConfig, config_from_dict
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,7 +46,7 @@ class RunFolder:
     def is_run(self) -> bool:
         return self.config.is_file()
 
-    def network(self) -> ViTConfig:
+    def network(self) -> NetworkConfig:
         """The network that this run trains."""
         if not self.is_run():
             raise UsageError(
@@ -55,9 +55,7 @@ class RunFolder:
         values = read_json(self.config).get("network")
         if values is None:
             raise UsageError(f"{self.config} describes no run of vit_jax: give a --workdir of one")
-        for key in ("patch_size", "image_size"):
-            values[key] = tuple(values[key])
-        return ViTConfig(**values)
+        return config_from_dict(values)
 
     def metrics_records(self) -> list[dict[str, Any]]:
         """What the run has logged so far, oldest first."""

@@ -1,0 +1,68 @@
+"""From tokens to one representation, and from that to logits."""
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from vit_jax.models.attention import LAYER_NORM_EPSILON, attend, output, projection
+from vit_jax.models.config import NetworkConfig, ViTConfig
+from vit_jax.models.encoder import Mlp
+
+
+class AttentionPooling(nnx.Module):
+    """One learned query attends to all tokens, an MLP follows (Zhai et al., 2021: "map")."""
+
+    def __init__(self, config: ViTConfig, *, rngs: nnx.Rngs) -> None:
+        width, dtype = config.width, jnp.dtype(config.dtype)
+        probe = nnx.initializers.xavier_uniform()(rngs.params(), (1, 1, width), jnp.float32)
+        self.probe = nnx.Param(probe)
+        self.query = projection(width, 1, config.heads, dtype=dtype, rngs=rngs)
+        self.key_value = projection(width, 2, config.heads, dtype=dtype, rngs=rngs)
+        self.out = output(width, config.heads, dtype=dtype, rngs=rngs)
+        self.norm = nnx.LayerNorm(width, epsilon=LAYER_NORM_EPSILON, dtype=dtype, rngs=rngs)
+        self.mlp = Mlp(width, config.mlp_dim, dropout=0.0, dtype=dtype, rngs=rngs)
+
+    def __call__(self, tokens: jax.Array) -> jax.Array:
+        probe = jnp.broadcast_to(self.probe[...], (len(tokens), 1, tokens.shape[-1]))
+        query = self.query(probe)[:, :, 0]
+        key, value = jnp.unstack(self.key_value(tokens), axis=2)
+        pooled = self.out(attend(query, key, value))[:, 0]
+        return pooled + self.mlp(self.norm(pooled))
+
+
+class Classifier(nnx.Module):
+    """Images [batch, height, width, channel] in [-1, 1] -> logits [batch, class].
+
+    What all networks are to their users. Noise (dropout, stochastic depth) needs a key; without
+    one the model is deterministic.
+    """
+
+    config: NetworkConfig
+
+    def __call__(self, images: jax.Array, key: jax.Array | None = None) -> jax.Array:
+        features = self.features(images, key)
+        return self.head(features) if self.config.num_classes else features
+
+    def features(self, images: jax.Array, key: jax.Array | None = None) -> jax.Array:
+        """The representation that the head reads: float32 [batch, feature]."""
+        raise NotImplementedError
+
+    def _make_head(self, features: int, rngs: nnx.Rngs) -> None:
+        if self.config.num_classes:
+            # In float32 always: around a bias of -10, bfloat16 steps are 0.06 wide.
+            self.head = nnx.Linear(
+                features,
+                self.config.num_classes,
+                kernel_init=nnx.initializers.zeros_init(),
+                bias_init=nnx.initializers.constant(self.config.head_bias),
+                dtype=jnp.float32,
+                rngs=rngs,
+            )
+
+    def _check(self, images: jax.Array) -> None:
+        expected = (*self.config.image_size, self.config.channels)
+        if images.shape[1:] != expected:
+            height, width, channels = expected
+            raise ValueError(
+                f"images have shape {images.shape}, expected [batch, {height}, {width}, {channels}]"
+            )

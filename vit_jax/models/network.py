@@ -1,0 +1,53 @@
+"""From a name or a config to a network, and its parameters as a pure function of a key."""
+
+import functools
+from typing import Any
+
+import jax
+from flax import nnx
+
+from vit_jax.models.config import NetworkConfig, ViTConfig
+from vit_jax.models.heads import Classifier
+from vit_jax.models.resnet import ResNet
+from vit_jax.models.variants import model_config
+from vit_jax.models.vit import ViT
+
+
+def create_model(name: str, *, seed: int = 0, **overrides: Any) -> Classifier:
+    """A freshly initialised model: `create_model("B/16", image_size=384)(images)` -> logits.
+
+    Any field of its config (models/config.py) can be overridden: num_classes, dtype, ...
+    """
+    return create_from_config(model_config(name, **overrides), seed)
+
+
+def create_from_config(config: NetworkConfig, seed: int = 0) -> Classifier:
+    """A freshly initialised model of exactly this shape."""
+    return nnx.merge(graphdef(config), init_params(config, jax.random.key(seed)))
+
+
+@functools.cache
+def graphdef(config: NetworkConfig) -> nnx.GraphDef[Classifier]:
+    """The network without its numbers; `nnx.merge(graphdef(config), params)` is the model."""
+    return nnx.graphdef(nnx.eval_shape(lambda: _build(config, nnx.Rngs(0))))
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def init_params(config: NetworkConfig, key: jax.Array) -> dict[str, Any]:
+    """Fresh float32 parameters as a nested dict, a pure function of the key."""
+    return nnx.to_pure_dict(nnx.state(_build(config, nnx.Rngs(key))))
+
+
+@functools.cache
+def abstract_params(config: NetworkConfig) -> dict[str, Any]:
+    """Shapes and dtypes of the parameters, without any memory."""
+    return jax.eval_shape(functools.partial(init_params, config), jax.random.key(0))
+
+
+def parameter_count(config: NetworkConfig) -> int:
+    """Exact number of parameters."""
+    return sum(leaf.size for leaf in jax.tree.leaves(abstract_params(config)))
+
+
+def _build(config: NetworkConfig, rngs: nnx.Rngs) -> Classifier:
+    return (ViT if isinstance(config, ViTConfig) else ResNet)(config, rngs=rngs)

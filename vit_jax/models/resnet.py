@@ -1,0 +1,37 @@
+"""The ResNets that the paper compares with: BiT, and those with axial attention (D.6)."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from vit_jax.models.config import ResNetConfig
+from vit_jax.models.heads import Classifier
+from vit_jax.models.trunk import PostActivationTrunk, PreActivationTrunk
+
+
+class ResNet(Classifier):
+    """A trunk, the mean over its feature map, a linear head."""
+
+    def __init__(self, config: ResNetConfig, *, rngs: nnx.Rngs) -> None:
+        self.config = config
+        make_trunk = PreActivationTrunk
+        if config.kind == "axial":
+            make_trunk = functools.partial(
+                PostActivationTrunk, axial=(config.image_size, config.heads)
+            )
+        self.trunk = make_trunk(
+            config.stages,
+            config.width,
+            config.channels,
+            remat=config.remat,
+            dtype=jnp.dtype(config.dtype),
+            rngs=rngs,
+        )
+        self._make_head(config.features, rngs)
+
+    def features(self, images: jax.Array, key: jax.Array | None = None) -> jax.Array:
+        """The mean over the last feature map: [batch, feature]. The key is not needed."""
+        self._check(images)
+        return self.trunk(images).mean(axis=(1, 2), dtype=jnp.float32)
