@@ -9,15 +9,17 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from vit_jax.models.network import create_model
     from vit_jax.models.variants import list_models
+    from vit_jax.weights.files import save_npz
     from vit_jax.weights.load import load
 
 __version__ = "0.1.0"
-__all__ = ["create_model", "list_models", "load"]
+__all__ = ["create_model", "list_models", "load", "save_npz"]
 
 _HOMES = {
     "create_model": "vit_jax.models.network",
     "list_models": "vit_jax.models.variants",
     "load": "vit_jax.weights.load",
+    "save_npz": "vit_jax.weights.files",
 }
 
 

@@ -83,6 +83,15 @@ def _parser() -> argparse.ArgumentParser:
     verb.add_argument("--workdir", type=pathlib.Path, default=pathlib.Path("runs/demo"))
     verb.add_argument("--fresh", action="store_true", help="delete an earlier demo first")
 
+    verb = _add(verbs, "convert", _convert, "weights from a run folder to an npz, or back")
+    verb.add_argument("source", type=pathlib.Path, metavar="IN", help="a run folder or an npz")
+    verb.add_argument("target", type=pathlib.Path, metavar="OUT", help="*.npz, or a new folder")
+    verb.add_argument(
+        "--dialect", default="published", help="published, big_vision or big_vision_stacked"
+    )
+    verb.add_argument("--dtype", default="float32", help="float32 or bfloat16")
+    verb.add_argument("--json", action="store_true", help="print JSON")
+
     verb = _add(verbs, "models", _models, "list the models: parameters, GFLOPs, tokens")
     verb.add_argument("--json", action="store_true", help="print JSON")
     return parser
@@ -100,7 +109,7 @@ def _add(
 
 
 def _add_model_and_data(verb: argparse.ArgumentParser) -> None:
-    verb.add_argument("--model", required=True, help="a run folder, or a name such as B/16")
+    verb.add_argument("--model", required=True, help="a run folder, an npz, or a name such as B/16")
     verb.add_argument("--data", required=True, help="a built-in data set or a folder")
     verb.add_argument("--split", default="test")
     verb.add_argument("--image-size", type=_count, help="default: the model's own")
@@ -159,6 +168,26 @@ def _demo(arguments: argparse.Namespace) -> int:
     from vit_jax.demo import demo
 
     demo(arguments.workdir, fresh=arguments.fresh)
+    return EXIT_DONE
+
+
+def _convert(arguments: argparse.Namespace) -> int:
+    from vit_jax.weights.convert import convert
+
+    source, target = arguments.source.expanduser(), arguments.target.expanduser()
+    done = convert(source, target, arguments.dialect, arguments.dtype)
+    if arguments.json:
+        network = {"name": done.network.name, "parameters": done.parameters}
+        difference = {"largest_difference": done.largest_difference, "unused": done.unused}
+        print(json.dumps(network | difference, indent=2))
+        return EXIT_DONE
+    print(f"{target}: {done.network.name}, {done.parameters:,} parameters")
+    if done.unused:
+        print(f"left out, as no part of the network: {', '.join(done.unused)}")
+    print(
+        f"verified on random images: features and logits up to {done.largest_logit:.3g} differ by "
+        f"{done.largest_difference:.2g} at most"
+    )
     return EXIT_DONE
 
 

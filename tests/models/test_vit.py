@@ -1,4 +1,4 @@
-"""The plain ViT: its size, its outputs, its noise."""
+"""The plain ViT: its outputs, its noise."""
 
 import jax
 import jax.numpy as jnp
@@ -8,7 +8,6 @@ from flax import nnx
 
 import vit_jax
 from vit_jax.errors import UsageError
-from vit_jax.models.network import parameter_count
 from vit_jax.models.variants import model_config
 
 SMALL = {"image_size": 16, "num_classes": 7, "width": 32, "depth": 3, "mlp_dim": 64, "heads": 4}
@@ -25,31 +24,6 @@ def small_model(**overrides):
 @pytest.fixture
 def images():
     return jax.random.uniform(jax.random.key(1), (4, 16, 16, 3), minval=-1)
-
-
-@pytest.mark.parametrize(
-    ("name", "parameters"),
-    [
-        ("Ti/16", 5_717_416),
-        ("S/32", 22_878_952),
-        ("S/16", 22_050_664),
-        ("B/32", 88_224_232),
-        ("B/16", 86_567_656),
-        ("B/8", 86_576_872),
-        ("L/32", 306_535_400),
-        ("L/16", 304_326_632),
-        ("H/14", 632_045_800),
-    ],
-)
-def test_parameter_counts_are_those_of_the_published_models(name, parameters):
-    assert parameter_count(model_config(name)) == parameters
-
-
-def test_pre_logits_and_resolution_count_too():
-    original = model_config("B/16", num_classes=21_843, representation_size=768)
-    assert parameter_count(original) == 103_186_515
-    assert parameter_count(model_config("L/16", image_size=512)) == 305_174_504
-    assert parameter_count(model_config("H/14", num_classes=0)) == 630_764_800
 
 
 @pytest.mark.parametrize("pooling", ["token", "gap"])
@@ -151,7 +125,7 @@ def test_calling_a_model_twice_compiles_once(images):
 @pytest.mark.parametrize(
     ("name", "options", "says"),
     [
-        ("B16", {}, "Did you mean B/16?"),
+        ("B//16", {}, "Did you mean B/16?"),
         ("X/16", {}, "SHAPE one of"),
         ("B/16", {"image_size": 225}, "use 224 or 240"),
         ("B/16", {"image_size": 8}, "use 16 or"),

@@ -1,8 +1,5 @@
-"""Weights into models, adapted where they differ."""
+"""Run folders, files and names into models."""
 
-import dataclasses
-
-import jax
 import numpy as np
 import pytest
 from flax import nnx
@@ -10,44 +7,8 @@ from flax import nnx
 import vit_jax
 from tests.train.small_run import small_config
 from vit_jax.errors import UsageError
-from vit_jax.models.network import init_params
-from vit_jax.models.variants import model_config
 from vit_jax.train.config import run_config
 from vit_jax.train.loop import train
-from vit_jax.weights.adapt import adapt
-
-OLD = model_config("Pico/8", image_size=32, num_classes=5, representation_size=16, depth=1)
-
-
-def adapted(**changes):
-    new = dataclasses.replace(OLD, **changes)
-    old_params, fresh = (init_params(c, jax.random.key(k)) for k, c in ((0, OLD), (1, new)))
-    return old_params, adapt(old_params, OLD, new, fresh)
-
-
-def test_the_same_network_keeps_everything():
-    params, result = adapted()
-    jax.tree.map(np.testing.assert_array_equal, result.params, params)
-    assert result.changes == ()
-
-
-def test_another_task_at_another_resolution():
-    params, result = adapted(image_size=(48, 64), num_classes=3, representation_size=0)
-    assert result.changes == (
-        "positions resized from 4x4 to 6x8",
-        "pre_logits dropped",
-        "new head for 3 classes (had 5)",
-    )
-    assert result.params["embedding"]["positions"].shape == (1, 49, 128)
-    assert not result.params["head"]["kernel"].any()
-    jax.tree.map(np.testing.assert_array_equal, result.params["encoder"], params["encoder"])
-
-
-def test_weights_of_another_shape_are_refused_with_what_differs():
-    with pytest.raises(UsageError, match="depth 1 -> 2"):
-        adapted(depth=2)
-    with pytest.raises(UsageError, match="pooling token -> gap"):
-        adapted(pooling="gap")
 
 
 @pytest.fixture(scope="module")
@@ -75,7 +36,9 @@ def test_a_name_becomes_a_fresh_model():
     ("path", "says"),
     [
         ("./nowhere", "no such file or folder"),
-        ("B_16", "Did you mean B/16?"),
+        ("./nowhere.npz", "no such file or folder"),
+        ("weights.npz", "no such file or folder"),
+        ("BB/16", "Did you mean B/16?"),
     ],
 )
 def test_what_is_not_there_is_said_in_one_line(path, says):
@@ -87,3 +50,19 @@ def test_what_is_not_there_is_said_in_one_line(path, says):
 def test_a_folder_without_a_run_is_refused(tmp_path):
     with pytest.raises(UsageError, match="is no run folder"):
         vit_jax.load(tmp_path)
+
+
+def test_a_change_that_no_network_knows_is_refused(run):
+    with pytest.raises(UsageError, match=r"Did you mean num_classes\?"):
+        vit_jax.load(run, num_clases=3)
+
+
+def test_fine_tuning_starts_from_an_npz(run, tmp_path):
+    vit_jax.save_npz(vit_jax.load(run), tmp_path / "weights.npz")
+    config = small_config(total="2 steps", image_size=32, init=str(tmp_path / "weights.npz"))
+    train(run_config(config), tmp_path / "tuned")
+    tuned, start = (vit_jax.load(path) for path in (tmp_path / "tuned", run))
+    assert tuned.config.grid == (4, 4)
+    kernels = [model.encoder.blocks.mlp.up.kernel[...] for model in (tuned, start)]
+    distance = np.abs(kernels[0] - kernels[1]).max()
+    assert 0 < distance < 0.01  # two steps away, not a fresh start

@@ -18,6 +18,8 @@ def write_run_report(path: pathlib.Path) -> pathlib.Path:
     folder = RunFolder(path)
     if not folder.is_run():
         raise UsageError(f"{path} is no run folder: it has no config.json; give a --workdir")
+    if not folder.environment.is_file():
+        raise UsageError(f"{path} holds converted weights and no run: there is nothing to report")
     parts = [*_results(folder), *training_curves({path.name: folder}), *data_samples(folder)]
     environment = read_json(folder.environment)
     parts += [heading("Command"), code(shlex.join(environment["command"]))]

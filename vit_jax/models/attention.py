@@ -22,13 +22,16 @@ class Relative(NamedTuple):
     to_value: jax.Array | None = None  # added to the value
 
 
+NO_OFFSETS = Relative()
+
+
 def attend(
     query: jax.Array,
     key: jax.Array,
     value: jax.Array,
     *,
     scale: float | None = None,
-    relative: Relative = Relative(),
+    relative: Relative = NO_OFFSETS,
 ) -> jax.Array:
     """softmax(q kᵀ / √d) v over [..., token, head, channel], the softmax in float32."""
     query = query * (query.shape[-1] ** -0.5 if scale is None else scale)
@@ -114,5 +117,5 @@ class SelfAttention(nnx.Module):
         if self.qk_norm:
             query, key = self.query_norm(query), self.key_norm(key)
         # Shared by the heads, as in Shaw et al. (2018).
-        offsets = Relative(by_offset(self.offsets[...])) if self.relative else Relative()
+        offsets = Relative(by_offset(self.offsets[...])) if self.relative else NO_OFFSETS
         return self.out(attend(query, key, value, relative=offsets))

@@ -158,6 +158,11 @@ class ResNetConfig(NetworkConfig):
         return height, width
 
 
+# Fields that change how a network is trained or computed, but none of its parameters' shapes.
+NOT_IN_WEIGHTS = {
+    "name", "dropout", "stochastic_depth", "position_std", "head_bias", "dtype", "remat",
+}  # fmt: skip
+
 _FAMILIES: dict[str, type[NetworkConfig]] = {c.family: c for c in (ViTConfig, ResNetConfig)}
 
 

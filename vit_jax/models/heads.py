@@ -1,5 +1,7 @@
 """From tokens to one representation, and from that to logits."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 from flax import nnx
@@ -40,11 +42,16 @@ class Classifier(nnx.Module):
     config: NetworkConfig
 
     def __call__(self, images: jax.Array, key: jax.Array | None = None) -> jax.Array:
-        features = self.features(images, key)
-        return self.head(features) if self.config.num_classes else features
+        self._check(images)
+        return _compiled(*nnx.split(self), True, images, key)
 
     def features(self, images: jax.Array, key: jax.Array | None = None) -> jax.Array:
         """The representation that the head reads: float32 [batch, feature]."""
+        self._check(images)
+        return _compiled(*nnx.split(self), False, images, key)
+
+    def _represent(self, images: jax.Array, key: jax.Array | None) -> jax.Array:
+        """What `features` returns."""
         raise NotImplementedError
 
     def _make_head(self, features: int, rngs: nnx.Rngs) -> None:
@@ -66,3 +73,18 @@ class Classifier(nnx.Module):
             raise ValueError(
                 f"images have shape {images.shape}, expected [batch, {height}, {width}, {channels}]"
             )
+
+
+# Jitted at module level so that a model called eagerly, as in a notebook, is compiled once for all
+# models of its shape, and not operation by operation; inside a train step it is inlined.
+@functools.partial(jax.jit, static_argnums=(0, 2), inline=True)
+def _compiled(
+    graphdef: nnx.GraphDef[Classifier],
+    params: nnx.State,
+    with_head: bool,
+    images: jax.Array,
+    key: jax.Array | None,
+) -> jax.Array:
+    model = nnx.merge(graphdef, params)
+    features = model._represent(images, key)
+    return model.head(features) if with_head and model.config.num_classes else features

@@ -31,7 +31,5 @@ class ResNet(Classifier):
         )
         self._make_head(config.features, rngs)
 
-    def features(self, images: jax.Array, key: jax.Array | None = None) -> jax.Array:
-        """The mean over the last feature map: [batch, feature]. The key is not needed."""
-        self._check(images)
+    def _represent(self, images: jax.Array, key: jax.Array | None) -> jax.Array:
         return self.trunk(images).mean(axis=(1, 2), dtype=jnp.float32)

@@ -4,9 +4,8 @@ The scan compiles one block whatever the depth, and with rematerialisation it ke
 activations.
 """
 
-import functools
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import jax
 from flax import nnx
@@ -23,15 +22,8 @@ def scan(
     blocks: nnx.Module, remat: str, x: jax.Array, per_layer: tuple = (), constant: tuple = ()
 ) -> jax.Array:
     """x through all blocks: each is called with x, its share of `per_layer`, and `constant`."""
-    return _scan(*nnx.split(blocks), remat, x, per_layer, constant)
+    block, params = nnx.split(blocks)
 
-
-# Jitted at module level so that a model called eagerly, as in a notebook, compiles its blocks
-# once and not at every call; inside a jitted train step this jit is inlined.
-@functools.partial(jax.jit, static_argnums=(0, 2))
-def _scan(
-    block: nnx.GraphDef, params: nnx.State, remat: str, x: jax.Array, per_layer: Any, constant: Any
-) -> jax.Array:
     def body(x: jax.Array, layer: tuple[nnx.State, tuple]) -> tuple[jax.Array, None]:
         params, values = layer
         return nnx.merge(block, params)(x, *values, *constant), None

@@ -107,9 +107,9 @@ def listed_image_size(name: str) -> int:
 
 def _parse(name: str) -> _Name:
     for pattern, meaning in _PATTERNS:
-        if match := pattern.fullmatch(name.strip()):
-            if found := meaning(**match.groupdict()):
-                return found
+        match = pattern.fullmatch(name.strip())
+        if match and (found := meaning(**match.groupdict())):
+            return found
     raise UsageError(
         f"unknown model {name!r}.{closest(name, LISTED)} Expected SHAPE/PATCH, as in B/16, with "
         f"SHAPE one of {', '.join(SHAPES)}, a hybrid (R50+B/16), BiT-R50x1, Axial-B/16 or "
@@ -193,7 +193,12 @@ _PATTERNS = (
     (_pattern(r"Axial-?(?:ResNet|R)-?(?P<layers>\d+)"), _axial_resnet),
     # timm: vit_base_patch16_224.augreg_in21k, vit_large_r50_s32_384, vit_tiny_r_s16_p8_224,
     # resnetv2_50x1_bit.goog_in21k
-    (_pattern(r"vit_(?P<shape>[a-z0-9]+)_patch(?P<patch>\d+)_(?P<size>\d+)(?:[._].*)?"), _vit),
+    (
+        _pattern(
+            r"vit_(?P<shape>[a-z0-9]+)_patch(?P<patch>\d+)(?:_[a-z]\w*?)?_(?P<size>\d+)(?:[._].*)?"
+        ),
+        _vit,
+    ),
     (
         _pattern(
             r"vit_(?P<shape>[a-z]+)_r(?P<layers>\d*)_s(?P<stride>16|32)(?:_p8)?_(?P<size>\d+)(?:[._].*)?"

@@ -28,9 +28,7 @@ class ViT(Classifier):
             )
         self._make_head(config.representation_size or config.width, rngs)
 
-    def features(self, images: jax.Array, key: jax.Array | None = None) -> jax.Array:
-        """The pooled tokens, through pre_logits where there are: [batch, feature]."""
-        self._check(images)
+    def _represent(self, images: jax.Array, key: jax.Array | None) -> jax.Array:
         embedding_key, encoder_key = (None, None) if key is None else jax.random.split(key)
         tokens = self.encoder(self.embedding(images, embedding_key), encoder_key)
         pooled = self._pooled(tokens[:, : self.config.patch_tokens])  # registers are done

@@ -169,7 +169,7 @@ def _first_state(config: RunConfig, program: Program, progress: Progress) -> Tra
         return program.init(key)
     path = pathlib.Path(config.init).expanduser()
     adapted = load_params(path, program.network, keep_head=False)
-    progress.note(f"starting from {path}: {'; '.join(adapted.changes)}")
+    progress.note(f"starting from {path}: {adapted.report()}")
     return program.start_from(jax.device_get(adapted.params))
 
 
@@ -215,6 +215,11 @@ def _open_folder(workdir: str | pathlib.Path, config: RunConfig) -> RunFolder:
     folder = RunFolder(pathlib.Path(workdir).expanduser())
     if folder.is_run() and latest_step(folder.checkpoints) is not None:  # else nothing is lost
         stored = {k: v for k, v in read_json(folder.config).items() if k != "network"}
+        if not stored:
+            raise UsageError(
+                f"--workdir={folder.path} holds converted weights and no run: start from them with "
+                f"--config.init={folder.path}, in another folder"
+            )
         changed = [
             f"{key} {old} -> {new}"
             for key, old, new in changes(run_config(stored), config)

@@ -1,67 +1,145 @@
-"""Fits pre-trained parameters to another network: new resolution, new classes."""
+"""Fits parameters to another network: resolution, classes, channels, patch size."""
 
 import dataclasses
+import re
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
 from vit_jax.errors import UsageError
-from vit_jax.models.variants import ViTConfig, differences
-from vit_jax.weights.positions import resize_positions
+from vit_jax.models.config import NOT_IN_WEIGHTS, NetworkConfig, differences
+from vit_jax.weights.layouts import flat, nested
+from vit_jax.weights.resize import (
+    resize_axis,
+    resize_channels,
+    resize_offsets,
+    resize_patches,
+    resize_positions,
+)
 
-# What two networks may differ in and still share an encoder.
-_ADAPTABLE = {
-    "name", "image_size", "num_classes", "representation_size",
-    "dropout", "stochastic_depth", "position_std", "head_bias", "dtype", "remat",
+# What two networks may differ in and still share weights.
+_ADAPTABLE = NOT_IN_WEIGHTS | {
+    "image_size", "num_classes", "representation_size", "channels", "patch_size",
 }  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)
 class Adapted:
-    """Parameters for the new network, and a line for each thing that was not simply copied."""
+    """Parameters for the new network, and what became of the old ones."""
 
     params: dict[str, Any]
-    changes: tuple[str, ...]
+    loaded: int  # arrays that were simply copied
+    resized: tuple[str, ...]
+    created: tuple[str, ...]
+    left_out: tuple[str, ...]
+
+    def report(self) -> str:
+        """One line."""
+        parts = [f"loaded {self.loaded} arrays"]
+        for what in ("resized", "created", "left_out"):
+            if names := getattr(self, what):
+                parts.append(f"{what.replace('_', ' ')} {', '.join(names)}")
+        return "; ".join(parts)
 
 
 def adapt(
     params: dict[str, Any],
-    old: ViTConfig,
-    new: ViTConfig,
+    old: NetworkConfig,
+    new: NetworkConfig,
     fresh: dict[str, Any],
     *,
     keep_head: bool = True,
+    unused: tuple[str, ...] = (),
 ) -> Adapted:
     """`params` of network `old` made to fit `new`; what cannot be kept comes from `fresh`.
 
-    Positions are interpolated. The head is kept if wanted and if it has the same classes and reads
-    the same representation, else it starts from `fresh`: zero, as section 3.2 fine-tunes.
+    The head is kept if wanted and if it has the same classes and reads the same representation,
+    else it starts from `fresh`: zero, as section 3.2 fine-tunes. `unused` is what a file held
+    besides the parameters.
     """
+    _check(old, new)
+    stored, result, resized, created, loaded = flat(params), {}, {}, {}, 0
+    dropped = set(_dropped(old, new, keep_head))
+    for path, leaf in flat(fresh).items():
+        group = path.split("/")[0]
+        if path not in stored or group in dropped:
+            result[path] = leaf
+            created[f"{group} for {new.num_classes} classes" if group == "head" else group] = True
+            continue
+        result[path] = stored[path]
+        for value, what in _fitted(path, stored[path], old, new):
+            result[path] = value
+            resized[what] = True
+        loaded += result[path] is stored[path]
+    left_out = {path.split("/")[0]: True for path in stored if path.split("/")[0] in dropped}
+    if "head" in left_out:
+        del left_out["head"]
+        left_out[f"head for {old.num_classes} classes"] = True
+    return Adapted(nested(result), loaded, tuple(resized), tuple(created), (*left_out, *unused))
+
+
+def _check(old: NetworkConfig, new: NetworkConfig) -> None:
+    if old.family != new.family:
+        raise UsageError(
+            f"weights of {old.name} do not fit {new.name}: start from weights of the same family"
+        )
     wrong = [text for field, text in differences(old, new).items() if field not in _ADAPTABLE]
     if wrong:
         raise UsageError(
             f"weights of {old.name} do not fit {new.name}: {', '.join(wrong)}; "
             f"start from weights of the same shape"
         )
-    changes = []
-    embedding = dict(params["embedding"])
+
+
+def _dropped(old: NetworkConfig, new: NetworkConfig, keep_head: bool) -> Iterator[str]:
+    changed = differences(old, new).keys()
+    if "representation_size" in changed:
+        yield "pre_logits"
+    if not keep_head or changed & {"representation_size", "num_classes"}:
+        yield "head"
+
+
+def _fitted(
+    path: str, value: np.ndarray, old: NetworkConfig, new: NetworkConfig
+) -> Iterator[tuple[np.ndarray, str]]:
+    """What a parameter becomes, step by step, and a word for each; nothing if it stays."""
+    value = np.asarray(value)
+    grids = f"{_by(old.grid)} -> {_by(new.grid)}"
+    (old_rows, old_columns), (rows, columns) = old.grid, new.grid
     if old.grid != new.grid:
-        embedding["positions"] = resize_positions(
-            np.asarray(embedding["positions"]), old.grid, new.grid
-        )
-        changes.append(f"positions resized from {_by(old.grid)} to {_by(new.grid)}")
-    adapted = {"embedding": embedding, "encoder": params["encoder"]}
-    same_features = old.representation_size == new.representation_size
-    if new.representation_size:
-        adapted["pre_logits"] = (params if same_features else fresh)["pre_logits"]
-    if old.representation_size and not same_features:
-        changes.append("pre_logits dropped")
-    if new.num_classes:
-        same_head = keep_head and same_features and old.num_classes == new.num_classes
-        adapted["head"] = (params if same_head else fresh)["head"]
-        if not same_head:
-            changes.append(f"new head for {new.num_classes} classes (had {old.num_classes})")
-    return Adapted(adapted, tuple(changes))
+        if re.fullmatch(r".*positions/table", path):
+            yield resize_positions(value, old.grid, new.grid), f"positions {grids}"
+        elif re.fullmatch(r".*positions/(rows|columns)", path):
+            size = rows if path.endswith("rows") else columns
+            yield resize_axis(value, size), f"positions {grids}"
+        elif path == "encoder/blocks/attention/offsets":
+            extra = old.tokens - old_rows * old_columns
+            yield resize_offsets(value, old.grid, new.grid, extra), f"relative positions {grids}"
+        elif path == "encoder/blocks/row/attention/offsets":
+            offsets = resize_offsets(value, (1, old_columns), (1, columns))
+            yield offsets, f"relative positions {grids}"
+        elif path == "encoder/blocks/column/attention/offsets":
+            offsets = resize_offsets(value, (1, old_rows), (1, rows))
+            yield offsets, f"relative positions {grids}"
+    if old.image_size != new.image_size and (
+        match := re.fullmatch(r"trunk/.*/mixer/(height|width)/offsets", path)
+    ):
+        axis = 0 if match[1] == "height" else 1
+        places = (value.shape[-2] + 1) // 2
+        stride = round(old.image_size[axis] / places)  # of this unit; a power of two
+        places_now = -(-new.image_size[axis] // stride)
+        yield resize_offsets(value, (1, places), (1, places_now)), "relative positions"
+    if path == "embedding/patches/kernel" and old.patch_size != new.patch_size:
+        value = resize_patches(value, new.patch_size)
+        yield value, f"patches {_by(old.patch_size)} -> {_by(new.patch_size)}"
+    stem = getattr(old, "stem_stages", ())
+    reads_images = (path == "embedding/patches/kernel" and stem is None) or path.endswith(
+        ("stem/root/kernel", "trunk/root/kernel")
+    )
+    if reads_images and old.channels != new.channels:
+        value = resize_channels(value, new.channels)
+        yield value, f"channels {old.channels} -> {new.channels}"
 
 
 def _by(grid: tuple[int, int]) -> str:

@@ -1,10 +1,16 @@
 """Position embeddings on another grid."""
 
+import jax
 import numpy as np
 import pytest
 import scipy.ndimage
 
-from vit_jax.weights.positions import resize_positions
+from vit_jax.weights.resize import (
+    resize_axis,
+    resize_offsets,
+    resize_patches,
+    resize_positions,
+)
 
 
 def table(rows, columns, prefix=1, width=5):
@@ -62,3 +68,44 @@ def test_a_linear_field_stays_linear():
 def test_a_table_that_is_no_such_grid_is_refused():
     with pytest.raises(ValueError, match="no 3 x 3 grid"):
         resize_positions(table(4, 4), (3, 3), (2, 2))
+
+
+def test_offsets_on_the_same_grid_stay():
+    offsets = np.random.default_rng(0).normal(size=(2, 2 * 13 - 1, 5))
+    np.testing.assert_allclose(resize_offsets(offsets, (3, 4), (3, 4), extra=1), offsets)
+
+
+def test_offsets_keep_their_meaning_in_rows_and_columns():
+    # An embedding that is linear in (rows, columns) says of each new offset where it points.
+    def linear(rows, columns):
+        offset = np.arange(-(rows * columns - 1), rows * columns)
+        down = np.rint(offset / columns)
+        return np.stack([down / (rows - 1), (offset - down * columns) / (columns - 1)], axis=-1)
+
+    resized = resize_offsets(linear(5, 5), (5, 5), (9, 9))
+    near = [dr * 9 + dc + 80 for dr in range(-4, 5) for dc in range(-4, 5)]
+    np.testing.assert_allclose(resized[near], linear(9, 9)[near], atol=1e-6)
+
+
+def test_offsets_of_one_line_are_interpolated_between_their_neighbours():
+    line = np.arange(-3.0, 4)[:, None]
+    expected = np.linspace(-3, 3, 13)[:, None]
+    np.testing.assert_allclose(resize_offsets(line, (1, 4), (1, 7)), expected)
+
+
+def test_a_patch_that_grows_and_its_kernel_give_the_same_token():
+    rng = np.random.default_rng(0)
+    kernel, patch = rng.normal(size=(4, 6, 3, 7)), rng.normal(size=(4, 6, 3))
+    resized = resize_patches(kernel, (8, 9))
+    grown = np.asarray(jax.image.resize(patch, (8, 9, 3), "bilinear", antialias=False))
+    np.testing.assert_allclose(
+        np.einsum("hwc,hwcd->d", grown, resized),
+        np.einsum("hwc,hwcd->d", patch, kernel),
+        atol=1e-4,
+    )
+
+
+def test_shrinking_and_growing_an_axis():
+    table = np.arange(6.0)[:, None].repeat(2, axis=1)
+    np.testing.assert_allclose(resize_axis(table, 3)[:, 0], [0, 2.5, 5])
+    np.testing.assert_allclose(resize_axis(table, 11)[:, 1], np.arange(11) / 2)

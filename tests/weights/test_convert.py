@@ -1,0 +1,73 @@
+"""vit-jax convert: run folder to npz and back, verified by logits."""
+
+import json
+
+import jax
+import numpy as np
+import pytest
+from flax import nnx
+
+import vit_jax
+from tests.train.small_run import small_config
+from vit_jax.cli import dispatch, run_verb
+from vit_jax.train.config import run_config
+from vit_jax.train.loop import train
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    workdir = tmp_path_factory.mktemp("run")
+    train(run_config(small_config(total="2 steps")), workdir)
+    return workdir
+
+
+def params(path):
+    return nnx.to_pure_dict(nnx.state(vit_jax.load(path)))
+
+
+def test_there_and_back_again(run, tmp_path, capsys):
+    npz, folder = tmp_path / "weights.npz", tmp_path / "folder"
+    assert run_verb(dispatch, ["convert", str(run), str(npz)]) == 0
+    assert run_verb(dispatch, ["convert", str(npz), str(folder)]) == 0
+    assert capsys.readouterr().out.count("differ by 0 at most") == 2
+    jax.tree.map(np.testing.assert_array_equal, params(folder), params(run))
+    assert vit_jax.load(folder).config.num_classes == 10
+
+
+def test_other_dialects_and_bfloat16(run, tmp_path, capsys):
+    out = str(tmp_path / "weights.npz")
+    flags = ["--dialect=big_vision_stacked", "--dtype=bfloat16", "--json"]
+    assert run_verb(dispatch, ["convert", str(run), out, *flags]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert result["name"] == "Pico/8" and 0 < result["largest_difference"] < 0.1
+
+
+def test_a_run_starts_from_converted_weights_but_not_in_their_folder(run, tmp_path, capsys):
+    folder = tmp_path / "folder"
+    assert run_verb(dispatch, ["convert", str(run), str(folder)]) == 0
+    train(run_config(small_config(total="1 steps", init=str(folder))), tmp_path / "tuned")
+    command = ["train", "--config=configs/demo.py", f"--workdir={folder}"]
+    for arguments, says in ((command, "--config.init="), (["report", str(folder)], "no run")):
+        capsys.readouterr()
+        assert run_verb(dispatch, arguments) == 2
+        error = capsys.readouterr().err
+        assert says in error and len(error.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["{run}", "{out}"], "is there already"),
+        (["{out}.nowhere", "{out}.npz"], "no such file or folder"),
+        (["{run}", "{out}.npz", "--dialect=bigvision"], "Did you mean big_vision?"),
+        (["{run}", "{out}.npz", "--dtype=int8"], "expected float32 or bfloat16"),
+        (["{run}", "{out}.folder", "--dtype=bfloat16"], "name an .npz"),
+    ],
+)
+def test_mistakes(run, tmp_path, arguments, says, capsys):
+    (tmp_path / "out").mkdir()
+    arguments = [a.format(run=run, out=tmp_path / "out") for a in arguments]
+    assert run_verb(dispatch, ["convert", *arguments]) == 2
+    error = capsys.readouterr().err
+    assert says in error and len(error.splitlines()) == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]

@@ -1,0 +1,61 @@
+"""npz files: named arrays on disk, read without ever executing anything."""
+
+import pathlib
+import zipfile
+import zlib
+
+import ml_dtypes
+import numpy as np
+
+from vit_jax.errors import UsageError
+
+_PICKLE = "it holds pickled Python objects, which can run any code and are never read here"
+
+
+def read_arrays(path: pathlib.Path) -> dict[str, np.ndarray]:
+    """All arrays of a file. bfloat16, which numpy stores as two bytes of void, becomes float32."""
+    if not path.is_file():
+        raise UsageError(f"no such file: {path}; expected an npz with weights")
+    with path.open("rb") as file:
+        start = file.read(6)
+    if start[:1] == b"\x80":
+        raise UsageError(f"{path} is no npz: {_PICKLE}; save arrays with numpy.savez")
+    if start == b"\x93NUMPY":
+        raise UsageError(f"{path} is one array (npy): expected an npz with all weights")
+    if start[:2] != b"PK":  # numpy would take anything else for a pickle
+        raise UsageError(f"{path} is no complete npz: it does not start as one; copy it again")
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            return {key: _readable(file[key]) for key in file.files}
+    except ValueError as error:
+        if "allow_pickle" not in str(error):
+            raise UsageError(f"{path} is damaged: {_line(error)}; copy it again") from error
+        raise UsageError(f"{path} is refused: {_PICKLE}; save arrays with numpy.savez") from error
+    except (zipfile.BadZipFile, zlib.error, EOFError, OSError, KeyError, SyntaxError) as error:
+        raise UsageError(
+            f"{path} is no complete npz ({_line(error)}): it may be cut off, copy it again"
+        ) from error
+
+
+def write_arrays(path: pathlib.Path, arrays: dict[str, np.ndarray]) -> None:
+    """Writes a file in one move, so that nobody ever finds half of it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.new")
+    try:
+        with temporary.open("wb") as file:
+            np.savez(file, **arrays)
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _readable(array: np.ndarray) -> np.ndarray:
+    if array.dtype == np.dtype("V2"):
+        array = array.view(ml_dtypes.bfloat16)
+    if array.dtype in (ml_dtypes.bfloat16, np.float16):
+        return array.astype(np.float32)
+    return array
+
+
+def _line(error: Exception) -> str:
+    return " ".join(str(error).split()) or type(error).__name__
