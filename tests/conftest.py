@@ -13,5 +13,18 @@ os.environ |= {
 }
 
 import jax
+import pytest
 
 jax.config.update("jax_num_cpu_devices", 8)
+
+
+@pytest.fixture(scope="session")
+def trained_run(tmp_path_factory):
+    """The folder of a finished run of a few steps on digits; not to be changed."""
+    from tests.train.small_run import small_config
+    from vit_jax.train.config import run_config
+    from vit_jax.train.loop import train
+
+    workdir = tmp_path_factory.mktemp("trained_run")
+    train(run_config(small_config(total="3 steps")), workdir)
+    return workdir

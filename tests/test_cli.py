@@ -6,19 +6,10 @@ import sys
 
 import pytest
 
-from tests.train.small_run import small_config
 from vit_jax.cli import dispatch, run_verb
-from vit_jax.train.config import run_config
-from vit_jax.train.loop import train
+from vit_jax.models import variants
 
 TRAIN = ["train", "--config=configs/demo.py:stage=pretrain", "--workdir=unused"]
-
-
-@pytest.fixture(scope="module")
-def run(tmp_path_factory):
-    workdir = tmp_path_factory.mktemp("run")
-    train(run_config(small_config(total="2 steps", checkpoint_every="2 steps")), workdir)
-    return str(workdir)
 
 
 @pytest.mark.parametrize(
@@ -29,7 +20,12 @@ def run(tmp_path_factory):
         ([*TRAIN, "--config.seed.x=3"], "unknown config key --config.seed.x"),
         ([*TRAIN, "--config.batch_size=many"], "--config.batch_size=many"),
         ([*TRAIN, "--config.batch_size=100"], "does not divide over 8 devices: use 96 or 104"),
-        ([*TRAIN, "--config.model.name=B16"], "unknown model 'B16'. Did you mean B/16?"),
+        ([*TRAIN, "--config.model.name=BB/16"], "unknown model 'BB/16'. Did you mean B/16?"),
+        ([*TRAIN, "--config.model.registers=x"], "--config.model.registers=x"),
+        (
+            [*TRAIN, "--config.model.name=BiT-R50x1"],
+            "unknown model option 'pooling' of BiT-R50x1",
+        ),
         ([*TRAIN, "--config.data.name=/no/such"], "no such folder: /no/such"),
         ([*TRAIN, "--config.data.name=glyph"], "Did you mean glyphs?"),
         ([*TRAIN, "--config.init=no/run"], "no such file or folder: no/run"),
@@ -90,22 +86,27 @@ def test_plan_takes_changes_of_the_config(capsys):
     assert plan["fits"] and plan["batch_size"] == 8
 
 
-def test_eval_and_fewshot_print_numbers_or_json(run, capsys):
-    assert run_verb(dispatch, ["eval", f"--model={run}", "--data=digits", "--json"]) == 0
+def test_eval_and_fewshot_print_numbers_or_json(trained_run, capsys):
+    assert run_verb(dispatch, ["eval", f"--model={trained_run}", "--data=digits", "--json"]) == 0
     assert 0 <= json.loads(capsys.readouterr().out)["accuracy"] <= 1
-    arguments = ["fewshot", f"--model={run}", "--data=digits", "--shots=1,2", "--seeds=2"]
+    arguments = ["fewshot", f"--model={trained_run}", "--data=digits", "--shots=1,2", "--seeds=2"]
     assert run_verb(dispatch, arguments) == 0
     assert "2_shot_std" in capsys.readouterr().out
 
 
-def test_report_names_the_file_it_wrote(run, capsys):
-    assert run_verb(dispatch, ["report", run]) == 0
-    assert capsys.readouterr().out.strip() == f"{run}/report.html"
+def test_report_names_the_file_it_wrote(trained_run, capsys):
+    assert run_verb(dispatch, ["report", str(trained_run)]) == 0
+    assert capsys.readouterr().out.strip() == f"{trained_run}/report.html"
 
 
-def test_models_lists_the_zoo(capsys):
+def test_models_lists_the_zoo(capsys, monkeypatch):
+    monkeypatch.setattr(variants, "LISTED", ("H/14", "R+Ti/16", "AxialResNet26"))
     assert run_verb(dispatch, ["models"]) == 0
-    assert "632,045,800" in capsys.readouterr().out
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert ["H/14", "632,045,800", "334.59", "224", "257"] in lines
+    assert lines[2][:2] == ["R+Ti/16", "6,337,704"]
+    assert run_verb(dispatch, ["models", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)[2]["tokens"] is None
 
 
 def test_both_ways_to_start_training_are_one(tmp_path):

@@ -23,14 +23,9 @@ def test_a_config_is_a_program(location):
     config = run_config(load_config(location))
     source = open_source(config.data.name, config.data.split, as_size(config.image_size))
     program = make_program(config, source, make_mesh(MeshConfig()))
+    chosen = {key: value for key, value in vars(config.model).items() if value is not None}
     assert program.network == model_config(
-        config.model.name,
-        num_classes=source.num_classes,
-        image_size=config.image_size,
-        **{
-            key: getattr(config.model, key)
-            for key in ("pooling", "dtype", "position_std", "head_bias")
-        },
+        **chosen, num_classes=source.num_classes, image_size=config.image_size
     )
     assert program.total_steps > 0
     program.step.eval_shape(program.state, program.batch)

@@ -112,14 +112,14 @@ def test_logits_are_exact_around_a_large_bias(images):
 
 
 def test_calling_a_model_twice_compiles_once(images):
-    from vit_jax.models.stack import _scan
+    from vit_jax.models.heads import _compiled
 
     model = small_model()
     model(images)
-    before = _scan._cache_size()
+    before = _compiled._cache_size()
     model(images)
     small_model(seed=1)(images)
-    assert _scan._cache_size() == before
+    assert _compiled._cache_size() == before
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,14 @@ import dataclasses
 import pytest
 
 from vit_jax.errors import UsageError
-from vit_jax.train.config import RunConfig, config_arguments, default_config, evaluator, run_config
+from vit_jax.train.config import (
+    RunConfig,
+    config_arguments,
+    default_config,
+    evaluator,
+    network_config,
+    run_config,
+)
 
 
 def test_the_default_config_is_the_default_run():
@@ -20,6 +27,15 @@ def test_values_become_typed_sections():
     assert (run.batch_size, run.image_size, run.optimizer.learning_rate) == (64, (32, 48), 1.0)
     assert run.evaluators["test"].kind == "fewshot"
     assert run_config(dataclasses.asdict(run)) == run
+
+
+def test_what_a_config_leaves_open_is_as_the_name_says():
+    config = default_config(image_size=32)
+    config.model.update(name="Axial-B/16", width=96)
+    network = network_config(run_config(config), num_classes=5)
+    assert (network.pooling, network.axial, network.width, network.depth) == ("gap", True, 96, 12)
+    with pytest.raises(TypeError):
+        config.model.registers = "four"
 
 
 @pytest.mark.parametrize(

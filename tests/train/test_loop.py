@@ -120,7 +120,7 @@ def test_fine_tuning_starts_from_another_run_at_another_resolution(whole_run, tm
     config.optimizer.update(name="sgd", weight_decay=0.0, warmup="0 steps", learning_rate=1e-6)
     train(run_config(config), tmp_path)
     said = capsys.readouterr().err
-    assert "positions resized from 2x2 to 4x3" in said
+    assert "resized positions 2x2 -> 4x3" in said
     assert "new head for 10 classes" in said
     params = final_params(tmp_path)
     pretrained = final_params(workdir)

@@ -1,5 +1,7 @@
 """The same numbers on any mesh, and parameters laid out as the table says."""
 
+import math
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,16 +12,18 @@ from tests.train.small_run import small_config
 from vit_jax.data.batches import train_batches
 from vit_jax.data.sources import open_source
 from vit_jax.errors import UsageError
+from vit_jax.models import variants
 from vit_jax.models.network import abstract_params
-from vit_jax.models.variants import LISTED, model_config
+from vit_jax.models.variants import LISTED, listed_image_size, model_config
 from vit_jax.train.config import MeshConfig, run_config
 from vit_jax.train.program import make_program
 from vit_jax.train.sharding import batch_sharding, make_mesh, param_shardings
 
 
-def loss_and_gradients(mesh_sizes, devices):
+def loss_and_gradients(mesh_sizes, devices, **model):
     """One step of plain SGD with rate 1: the parameters move by the gradient."""
     config = small_config()
+    config.model.update(model)
     config.optimizer.update(
         name="sgd", learning_rate=1.0, momentum=0.0, weight_decay=0.0, warmup="0 steps",
         clip_norm=0.0,
@@ -67,11 +71,52 @@ def test_loss_and_gradients_on_eight_devices_equal_those_on_one(on_one_device, m
     )
 
 
+@pytest.mark.parametrize(
+    "model",
+    [
+        {"name": "R26+Pico/32", "depth": 1},
+        {"name": "Axial-Pico/8", "depth": 1, "pooling": "map", "positions_at": "every_layer"},
+    ],
+    ids=lambda model: model["name"],
+)
+def test_other_families_agree_on_eight_devices_too(model, monkeypatch):
+    monkeypatch.setitem(variants.STAGES, 26, (2, 1))
+    mesh = {"replica": 2, "fsdp": 2, "tensor": 2}
+    loss, gradients = loss_and_gradients(mesh, jax.devices(), **model)
+    on_one = loss_and_gradients({"replica": 1}, jax.devices()[:1], **model)
+    assert loss == pytest.approx(on_one[0], rel=1e-5)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-4), gradients, on_one[1])
+
+
 @pytest.mark.parametrize("name", LISTED)
 def test_every_large_parameter_has_a_rule(name):
-    mesh = make_mesh(MeshConfig())
-    params = abstract_params(model_config(name, image_size=(model_config(name).patch_size[0] * 16)))
-    param_shardings(params, mesh)
+    mesh = make_mesh(MeshConfig(replica=1, fsdp=8))
+    network = model_config(name, image_size=listed_image_size(name))
+    shardings = param_shardings(abstract_params(network), mesh)
+    sizes = jax.tree.map(
+        lambda leaf, sharding: (leaf.size, math.prod(sharding.shard_shape(leaf.shape))),
+        abstract_params(network),
+        shardings,
+    )
+    pairs = jax.tree.leaves(sizes, is_leaf=lambda node: isinstance(node, tuple))
+    # What is copied to every device is small change: fsdp is there to share the rest.
+    assert sum(shard for _, shard in pairs) < 0.17 * sum(size for size, _ in pairs)
+
+
+VARIANTS = {
+    "pooled": ("B/16", {"pooling": "map", "representation_size": 768}),
+    "every_layer": ("B/16", {"positions_at": "every_layer", "registers": 4, "qk_norm": True}),
+    "shared": ("B/16", {"positions_at": "shared", "layer_scale": 0.1}),
+    "relative": ("B/16", {"positions": "relative"}),
+    "two_d": ("B/16", {"positions": "2d", "positions_at": "every_layer"}),
+}
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_every_option_has_rules_too(name):
+    model, options = VARIANTS[name]
+    params = abstract_params(model_config(model, **options))
+    param_shardings(params, make_mesh(MeshConfig(replica=1, fsdp=4, tensor=2)))
 
 
 def test_moments_lie_as_their_parameters_do():

@@ -14,37 +14,30 @@ from vit_jax.train.config import run_config
 from vit_jax.train.loop import train
 
 
-@pytest.fixture(scope="module")
-def run(tmp_path_factory):
-    workdir = tmp_path_factory.mktemp("run")
-    train(run_config(small_config(total="2 steps")), workdir)
-    return workdir
-
-
 def params(path):
     return nnx.to_pure_dict(nnx.state(vit_jax.load(path)))
 
 
-def test_there_and_back_again(run, tmp_path, capsys):
+def test_there_and_back_again(trained_run, tmp_path, capsys):
     npz, folder = tmp_path / "weights.npz", tmp_path / "folder"
-    assert run_verb(dispatch, ["convert", str(run), str(npz)]) == 0
+    assert run_verb(dispatch, ["convert", str(trained_run), str(npz)]) == 0
     assert run_verb(dispatch, ["convert", str(npz), str(folder)]) == 0
     assert capsys.readouterr().out.count("differ by 0 at most") == 2
-    jax.tree.map(np.testing.assert_array_equal, params(folder), params(run))
+    jax.tree.map(np.testing.assert_array_equal, params(folder), params(trained_run))
     assert vit_jax.load(folder).config.num_classes == 10
 
 
-def test_other_dialects_and_bfloat16(run, tmp_path, capsys):
+def test_other_dialects_and_bfloat16(trained_run, tmp_path, capsys):
     out = str(tmp_path / "weights.npz")
     flags = ["--dialect=big_vision_stacked", "--dtype=bfloat16", "--json"]
-    assert run_verb(dispatch, ["convert", str(run), out, *flags]) == 0
+    assert run_verb(dispatch, ["convert", str(trained_run), out, *flags]) == 0
     result = json.loads(capsys.readouterr().out)
     assert result["name"] == "Pico/8" and 0 < result["largest_difference"] < 0.1
 
 
-def test_a_run_starts_from_converted_weights_but_not_in_their_folder(run, tmp_path, capsys):
+def test_a_run_starts_from_converted_weights_but_not_in_their_folder(trained_run, tmp_path, capsys):
     folder = tmp_path / "folder"
-    assert run_verb(dispatch, ["convert", str(run), str(folder)]) == 0
+    assert run_verb(dispatch, ["convert", str(trained_run), str(folder)]) == 0
     train(run_config(small_config(total="1 steps", init=str(folder))), tmp_path / "tuned")
     command = ["train", "--config=configs/demo.py", f"--workdir={folder}"]
     for arguments, says in ((command, "--config.init="), (["report", str(folder)], "no run")):
@@ -64,9 +57,9 @@ def test_a_run_starts_from_converted_weights_but_not_in_their_folder(run, tmp_pa
         (["{run}", "{out}.folder", "--dtype=bfloat16"], "name an .npz"),
     ],
 )
-def test_mistakes(run, tmp_path, arguments, says, capsys):
+def test_mistakes(trained_run, tmp_path, arguments, says, capsys):
     (tmp_path / "out").mkdir()
-    arguments = [a.format(run=run, out=tmp_path / "out") for a in arguments]
+    arguments = [a.format(run=trained_run, out=tmp_path / "out") for a in arguments]
     assert run_verb(dispatch, ["convert", *arguments]) == 2
     error = capsys.readouterr().err
     assert says in error and len(error.splitlines()) == 1

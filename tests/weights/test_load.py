@@ -11,18 +11,11 @@ from vit_jax.train.config import run_config
 from vit_jax.train.loop import train
 
 
-@pytest.fixture(scope="module")
-def run(tmp_path_factory):
-    workdir = tmp_path_factory.mktemp("run")
-    train(run_config(small_config(total="3 steps")), workdir)
-    return workdir
-
-
-def test_a_run_folder_becomes_the_model_it_trained(run):
-    model = vit_jax.load(run)
+def test_a_run_folder_becomes_the_model_it_trained(trained_run):
+    model = vit_jax.load(trained_run)
     assert model.config.num_classes == 10
     assert np.abs(model.head.kernel[...]).max() > 0  # trained, not fresh
-    larger = vit_jax.load(run, image_size=32)
+    larger = vit_jax.load(trained_run, image_size=32)
     assert larger(np.zeros((1, 32, 32, 3))).shape == (1, 10)
     np.testing.assert_array_equal(larger.head.kernel[...], model.head.kernel[...])
 
@@ -52,16 +45,16 @@ def test_a_folder_without_a_run_is_refused(tmp_path):
         vit_jax.load(tmp_path)
 
 
-def test_a_change_that_no_network_knows_is_refused(run):
+def test_a_change_that_no_network_knows_is_refused(trained_run):
     with pytest.raises(UsageError, match=r"Did you mean num_classes\?"):
-        vit_jax.load(run, num_clases=3)
+        vit_jax.load(trained_run, num_clases=3)
 
 
-def test_fine_tuning_starts_from_an_npz(run, tmp_path):
-    vit_jax.save_npz(vit_jax.load(run), tmp_path / "weights.npz")
+def test_fine_tuning_starts_from_an_npz(trained_run, tmp_path):
+    vit_jax.save_npz(vit_jax.load(trained_run), tmp_path / "weights.npz")
     config = small_config(total="2 steps", image_size=32, init=str(tmp_path / "weights.npz"))
     train(run_config(config), tmp_path / "tuned")
-    tuned, start = (vit_jax.load(path) for path in (tmp_path / "tuned", run))
+    tuned, start = (vit_jax.load(path) for path in (tmp_path / "tuned", trained_run))
     assert tuned.config.grid == (4, 4)
     kernels = [model.encoder.blocks.mlp.up.kernel[...] for model in (tuned, start)]
     distance = np.abs(kernels[0] - kernels[1]).max()

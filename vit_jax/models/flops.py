@@ -12,6 +12,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from flax import nnx
+from jax.extend.core import jaxprs_in_params
 
 from vit_jax.models.config import NetworkConfig
 from vit_jax.models.network import abstract_params, graphdef
@@ -40,5 +41,5 @@ def _count(jaxpr: Any) -> int:
             total += equation.outvars[0].aval.size * per_output
         else:
             times = equation.params["length"] if equation.primitive.name == "scan" else 1
-            total += times * sum(map(_count, jax.core.jaxprs_in_params(equation.params)))
+            total += times * sum(map(_count, jaxprs_in_params(equation.params)))
     return total

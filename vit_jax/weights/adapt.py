@@ -104,42 +104,67 @@ def _fitted(
     path: str, value: np.ndarray, old: NetworkConfig, new: NetworkConfig
 ) -> Iterator[tuple[np.ndarray, str]]:
     """What a parameter becomes, step by step, and a word for each; nothing if it stays."""
-    value = np.asarray(value)
-    grids = f"{_by(old.grid)} -> {_by(new.grid)}"
+    for step in (_on_grid, _on_feature_map, _in_patches, _in_channels):
+        if found := step(path, np.asarray(value), old, new):
+            value = found[0]
+            yield found
+
+
+def _on_grid(
+    path: str, value: np.ndarray, old: NetworkConfig, new: NetworkConfig
+) -> tuple[np.ndarray, str] | None:
+    if old.grid == new.grid:
+        return None
     (old_rows, old_columns), (rows, columns) = old.grid, new.grid
-    if old.grid != new.grid:
-        if re.fullmatch(r".*positions/table", path):
-            yield resize_positions(value, old.grid, new.grid), f"positions {grids}"
-        elif re.fullmatch(r".*positions/(rows|columns)", path):
-            size = rows if path.endswith("rows") else columns
-            yield resize_axis(value, size), f"positions {grids}"
-        elif path == "encoder/blocks/attention/offsets":
-            extra = old.tokens - old_rows * old_columns
-            yield resize_offsets(value, old.grid, new.grid, extra), f"relative positions {grids}"
-        elif path == "encoder/blocks/row/attention/offsets":
-            offsets = resize_offsets(value, (1, old_columns), (1, columns))
-            yield offsets, f"relative positions {grids}"
-        elif path == "encoder/blocks/column/attention/offsets":
-            offsets = resize_offsets(value, (1, old_rows), (1, rows))
-            yield offsets, f"relative positions {grids}"
-    if old.image_size != new.image_size and (
-        match := re.fullmatch(r"trunk/.*/mixer/(height|width)/offsets", path)
-    ):
-        axis = 0 if match[1] == "height" else 1
-        places = (value.shape[-2] + 1) // 2
-        stride = round(old.image_size[axis] / places)  # of this unit; a power of two
-        places_now = -(-new.image_size[axis] // stride)
-        yield resize_offsets(value, (1, places), (1, places_now)), "relative positions"
-    if path == "embedding/patches/kernel" and old.patch_size != new.patch_size:
-        value = resize_patches(value, new.patch_size)
-        yield value, f"patches {_by(old.patch_size)} -> {_by(new.patch_size)}"
-    stem = getattr(old, "stem_stages", ())
-    reads_images = (path == "embedding/patches/kernel" and stem is None) or path.endswith(
-        ("stem/root/kernel", "trunk/root/kernel")
-    )
-    if reads_images and old.channels != new.channels:
-        value = resize_channels(value, new.channels)
-        yield value, f"channels {old.channels} -> {new.channels}"
+    grids = f"{_by(old.grid)} -> {_by(new.grid)}"
+    if path.endswith("positions/table"):
+        return resize_positions(value, old.grid, new.grid), f"positions {grids}"
+    if path.endswith(("positions/rows", "positions/columns")):
+        size = rows if path.endswith("rows") else columns
+        return resize_axis(value, size), f"positions {grids}"
+    # Along a row, as many places as there are columns; a raster of all tokens has those of no grid.
+    sequences = {
+        "encoder/blocks/row/attention/offsets": ((1, old_columns), (1, columns), 0),
+        "encoder/blocks/column/attention/offsets": ((1, old_rows), (1, rows), 0),
+        "encoder/blocks/attention/offsets": (
+            old.grid, new.grid, getattr(old, "tokens", 0) - old_rows * old_columns,
+        ),
+    }  # fmt: skip
+    if path in sequences:
+        return resize_offsets(value, *sequences[path]), f"relative positions {grids}"
+    return None
+
+
+def _on_feature_map(
+    path: str, value: np.ndarray, old: NetworkConfig, new: NetworkConfig
+) -> tuple[np.ndarray, str] | None:
+    match = re.fullmatch(r"trunk/.*/mixer/(height|width)/offsets", path)
+    if not match or old.image_size == new.image_size:
+        return None
+    axis = 0 if match[1] == "height" else 1
+    places = (value.shape[-2] + 1) // 2
+    stride = round(old.image_size[axis] / places)
+    resized = resize_offsets(value, (1, places), (1, -(-new.image_size[axis] // stride)))
+    return resized, f"relative positions {_by(old.image_size)} -> {_by(new.image_size)} pixels"
+
+
+def _in_patches(
+    path: str, value: np.ndarray, old: NetworkConfig, new: NetworkConfig
+) -> tuple[np.ndarray, str] | None:
+    if path != "embedding/patches/kernel" or old.patch_size == new.patch_size:
+        return None
+    sizes = f"{_by(old.patch_size)} -> {_by(new.patch_size)}"
+    return resize_patches(value, new.patch_size), f"patches {sizes}"
+
+
+def _in_channels(
+    path: str, value: np.ndarray, old: NetworkConfig, new: NetworkConfig
+) -> tuple[np.ndarray, str] | None:
+    is_hybrid = getattr(old, "stem_stages", None) is not None
+    first = "embedding/stem/root/kernel" if is_hybrid else "embedding/patches/kernel"
+    if path not in (first, "trunk/root/kernel") or old.channels == new.channels:
+        return None
+    return resize_channels(value, new.channels), f"channels {old.channels} -> {new.channels}"
 
 
 def _by(grid: tuple[int, int]) -> str:
