@@ -107,9 +107,7 @@ def gradient(family, **options):
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_family_learns_a_batch_by_heart(family):
     history = losses(family, remat="full")
-    assert history[0] == pytest.approx(
-        math.log(len(LABELS)), abs=1e-5
-    )  # a fresh head knows nothing
+    assert history[0] == pytest.approx(math.log(4), rel=1e-5)  # a fresh head knows nothing
     assert history[-1] < history[0] / 2
 
 
@@ -129,8 +127,8 @@ def test_the_gradient_reaches_every_parameter_of_every_layer(family):
         assert np.isfinite(leaf).all(), name
         stacked = any(part in name for part in ("blocks/", "rest/", "layer_positions/"))
         for layer, share in enumerate(leaf if stacked else leaf[None]):
-            # What is zero but for rounding is below 1e-7.
-            if np.abs(share).max() < 1e-5:
+            # The smallest is 0.02; what is zero but for rounding, as a key's bias is, 1e-7.
+            if np.abs(share).max() < 1e-3:
                 unreached.append(f"{name}, layer {layer}")
     assert not unreached
 

@@ -3,6 +3,7 @@
 import pytest
 
 from vit_jax.errors import UsageError
+from vit_jax.models import variants
 from vit_jax.tpu.plan import make_plan
 from vit_jax.tpu.topologies import topology
 from vit_jax.train.config import default_config, run_config
@@ -48,6 +49,18 @@ def test_a_step_is_compiled_for_a_pod_slice():
     assert exact < plan.state_bytes < 4 / 3 * exact
     assert plan.temporary_bytes > 1e8
     assert "fits" in plan.text() and plan.as_dict()["total_steps"] == 2502
+
+
+@pytest.mark.parametrize("name", ["R26+Pico/32", "BiT-R26x1", "AxialResNet26", "Axial-Pico/8"])
+def test_every_family_is_compiled_for_a_pod_slice(name, monkeypatch):
+    # Two units are enough to see each kind; the compiler takes minutes for whole ResNets.
+    monkeypatch.setitem(variants.STAGES, 26, (1, 1))
+    monkeypatch.setitem(variants.AXIAL_STAGES, 26, (1, 1))
+    config = default_config(batch_size=4 * 8, image_size=32, total="1 epoch")
+    config.model.update(name=name, dtype="bfloat16")
+    config.data.update(name="visual_atoms_1k")
+    config.mesh.update(fsdp=2)
+    assert make_plan(run_config(config), "v5litepod-4").fits
 
 
 def test_a_step_that_does_not_fit_says_so_in_one_line():
