@@ -10,6 +10,11 @@ class UsageError(Exception):
 
 def closest(word: str, choices: Iterable[str]) -> str:
     """' Did you mean X?' for the choice nearest to `word`, or '' where none is near."""
+    choices = list(choices)
     by_lower = {choice.lower(): choice for choice in choices}
-    near = difflib.get_close_matches(word.lower(), by_lower, n=1, cutoff=0.5)
-    return f" Did you mean {by_lower[near[0]]}?" if near else ""
+    # As written first: g/14 and G/14 differ in nothing but their case.
+    near = difflib.get_close_matches(word, choices, n=1, cutoff=0.8) or [
+        by_lower[match]
+        for match in difflib.get_close_matches(word.lower(), by_lower, n=1, cutoff=0.5)
+    ]
+    return f" Did you mean {near[0]}?" if near else ""

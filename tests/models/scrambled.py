@@ -11,9 +11,6 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-# Without these, the compiler is three times as fast and its programs hardly slower.
-jit = functools.partial(jax.jit, compiler_options={"xla_cpu_use_fusion_emitters": False})
-
 
 def random_normal(seed, *shape):
     return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
@@ -35,6 +32,6 @@ def call(module, x):
     return _call(*nnx.split(module), x)
 
 
-@functools.partial(jit, static_argnums=0)
+@functools.partial(jax.jit, static_argnums=0)
 def _call(graphdef, params, x):
     return nnx.merge(graphdef, params)(x)

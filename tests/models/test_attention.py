@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from tests.models.scrambled import call, jit, random_normal, scrambled
+from tests.models.scrambled import call, random_normal, scrambled
 from vit_jax.models.attention import SelfAttention, attend
 from vit_jax.models.axial_attention import AxialAttention, AxialMixer
 from vit_jax.models.encoder import AxialBlock, Block
@@ -263,7 +263,7 @@ def test_registers_are_seen_by_the_patches_but_not_pooled(pooling):
     model, params = scrambled(lambda: ViT(config, rngs=nnx.Rngs(0)))
     definition, images = nnx.graphdef(model), random_normal(2, 2, 8, 12, 3)
 
-    @jit
+    @jax.jit
     def run(params):
         model = nnx.merge(definition, params)
         tokens = model.embedding(images)

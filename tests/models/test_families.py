@@ -10,7 +10,7 @@ import optax
 import pytest
 from flax import nnx
 
-from tests.models.scrambled import jit, random_normal
+from tests.models.scrambled import random_normal
 from vit_jax.errors import UsageError
 from vit_jax.models.network import abstract_params, graphdef, init_params
 from vit_jax.models.variants import model_config
@@ -35,7 +35,7 @@ FAMILIES = {
 }
 # The plain ViTs with other heads and positions are left out: they compute with the same blocks.
 BFLOAT16 = ("map", "later practice", "hybrid", "bit", "axial vit", "axial resnet")
-IMAGES, LABELS, STEPS = random_normal(0, 4, 16, 16, 3), np.arange(4), 30
+IMAGES, LABELS, STEPS = random_normal(0, 4, 16, 16, 3), np.arange(4), 50
 OPTIMIZER = optax.adamw(3e-3)
 
 
@@ -47,7 +47,7 @@ def tiny(family, **options):
 @functools.cache
 def fresh_params(family):
     config = tiny(family)
-    return jit(lambda key: init_params(config, key))(jax.random.key(0))
+    return jax.jit(lambda key: init_params(config, key))(jax.random.key(0))
 
 
 @functools.cache
@@ -74,7 +74,7 @@ def loss_function(config):
 def train_step(config):
     """(params, state) -> (params, state, loss, gradient), compiled once for all tests."""
 
-    @jit
+    @jax.jit
     def step(params, state):
         loss, gradient = jax.value_and_grad(loss_function(config))(params)
         updates, state = OPTIMIZER.update(gradient, state, params)

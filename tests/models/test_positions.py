@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from tests.models.scrambled import call, jit, random_normal, scrambled
+from tests.models.scrambled import call, random_normal, scrambled
 from vit_jax.models.network import abstract_params
 from vit_jax.models.positions import Positions, sincos2d
 from vit_jax.models.variants import model_config
@@ -108,7 +108,7 @@ def test_positions_in_the_layers_equal_a_loop_that_adds_them_before_each_block(
     x = random_normal(1, 2, config.tokens, WIDTH)
     result = call(model.encoder, x)
 
-    block = jit(lambda params, x: nnx.merge(nnx.graphdef(model.encoder.blocks), params)(x))
+    block = jax.jit(lambda params, x: nnx.merge(nnx.graphdef(model.encoder.blocks), params)(x))
     for layer in range(DEPTH):
         if place == "shared":
             added = table(params.get("positions"), config)

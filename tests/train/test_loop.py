@@ -121,7 +121,7 @@ def test_fine_tuning_starts_from_another_run_at_another_resolution(whole_run, tm
     train(run_config(config), tmp_path)
     said = capsys.readouterr().err
     assert "resized positions 2x2 -> 4x3" in said
-    assert "new head for 10 classes" in said
+    assert "created head for 10 classes" in said
     params = final_params(tmp_path)
     pretrained = final_params(workdir)
     kernel = ("encoder", "blocks", "mlp", "up", "kernel")

@@ -66,7 +66,11 @@ class ViTConfig(NetworkConfig):
         _one_of("positions_at", self.positions_at, POSITION_PLACES)
         for count in ("width", "depth", "mlp_dim", "heads"):
             _at_least(1, count, getattr(self, count))
-        _at_least(0, "registers", self.registers)
+        for count in ("registers", "representation_size"):
+            _at_least(0, count, getattr(self, count))
+        if self.stem_stages is not None:
+            _check_stages("stem_stages", self.stem_stages)
+            _check_groups("stem_width", self.stem_width)
         for rate in ("dropout", "stochastic_depth"):
             if not 0 <= getattr(self, rate) < 1:
                 raise UsageError(f"{rate}={getattr(self, rate)}: expected 0 <= {rate} < 1")
@@ -139,11 +143,15 @@ class ResNetConfig(NetworkConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         _one_of("kind", self.kind, RESNET_KINDS)
-        if not self.stages or min(self.stages) < 1:
-            raise UsageError(f"stages={self.stages}: expected units for each stage, as in (3, 4)")
-        if self.width % 32:
+        if not self.stages:
+            raise UsageError("stages=(): expected units for each stage, as in (3, 4, 6, 3)")
+        _check_stages("stages", self.stages)
+        _check_groups("width", self.width)
+        _at_least(1, "heads", self.heads)
+        if self.kind == "axial" and self.width % (2 * self.heads):
             raise UsageError(
-                f"width {self.width}: expected a multiple of 32, the groups of GroupNorm"
+                f"width {self.width} does not divide into {self.heads} heads of an even number of "
+                f"channels: choose heads that divide {self.width // 2}"
             )
 
     @property
@@ -204,6 +212,16 @@ def _stride(stages: tuple[int, ...]) -> int:
 def _halved(size: int, stages: tuple[int, ...]) -> int:
     """One side of a ResNet's feature map; each halving rounds up."""
     return -(-size // _stride(stages))
+
+
+def _check_stages(what: str, stages: tuple[int, ...]) -> None:
+    if any(units < 1 for units in stages):
+        raise UsageError(f"{what}={stages}: expected 1 unit or more in each stage, as in (3, 4)")
+
+
+def _check_groups(what: str, width: int) -> None:
+    if width < 1 or width % 32:
+        raise UsageError(f"{what}={width}: expected a multiple of 32, the groups of GroupNorm")
 
 
 def _one_of(what: str, value: str, choices: tuple[str, ...]) -> None:

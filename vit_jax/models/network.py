@@ -26,10 +26,14 @@ def create_from_config(config: NetworkConfig, seed: int = 0) -> Classifier:
     return nnx.merge(graphdef(config), init_params(config, jax.random.key(seed)))
 
 
-@functools.cache
 def graphdef(config: NetworkConfig) -> nnx.GraphDef[Classifier]:
     """The network without its numbers; `nnx.merge(graphdef(config), params)` is the model."""
-    return nnx.graphdef(nnx.eval_shape(lambda: _build(config, nnx.Rngs(0))))
+    return _abstract(config)[0]
+
+
+def abstract_params(config: NetworkConfig) -> dict[str, Any]:
+    """Shapes and dtypes of the parameters, without any memory."""
+    return _abstract(config)[1]
 
 
 @functools.partial(jax.jit, static_argnums=0)
@@ -38,15 +42,15 @@ def init_params(config: NetworkConfig, key: jax.Array) -> dict[str, Any]:
     return nnx.to_pure_dict(nnx.state(_build(config, nnx.Rngs(key))))
 
 
-@functools.cache
-def abstract_params(config: NetworkConfig) -> dict[str, Any]:
-    """Shapes and dtypes of the parameters, without any memory."""
-    return jax.eval_shape(functools.partial(init_params, config), jax.random.key(0))
-
-
 def parameter_count(config: NetworkConfig) -> int:
     """Exact number of parameters."""
     return sum(leaf.size for leaf in jax.tree.leaves(abstract_params(config)))
+
+
+@functools.cache
+def _abstract(config: NetworkConfig) -> tuple[nnx.GraphDef[Classifier], dict[str, Any]]:
+    definition, state = nnx.split(nnx.eval_shape(lambda: _build(config, nnx.Rngs(0))))
+    return definition, nnx.to_pure_dict(state)
 
 
 def _build(config: NetworkConfig, rngs: nnx.Rngs) -> Classifier:

@@ -86,6 +86,9 @@ def model_config(name: str, **overrides: Any) -> NetworkConfig:
     for key in ("patch_size", "image_size"):
         if key in values:
             values[key] = as_size(values[key], key)
+    for key in ("stages", "stem_stages"):
+        if values.get(key) is not None:
+            values[key] = tuple(values[key])
     return schema(name=canonical, **values)
 
 
@@ -125,14 +128,20 @@ def _shape(word: str) -> str | None:
     return _WORDS.get(word.lower()) or by_lower.get(word.lower())
 
 
-def _vit(shape: str, patch: str, size: str | None = None, axial: str | None = None) -> _Name | None:
+def _vit(
+    shape: str,
+    patch: str,
+    size: str | None = None,
+    axial: str | None = None,
+    siglip: str | None = None,
+) -> _Name | None:
     if not (found := _shape(shape)) or int(patch) == 0:
         return None
     values = {**SHAPES[found]._asdict(), "patch_size": int(patch), **_resolution(size)}
     name = f"{found}/{int(patch)}"
     if axial:
         return _Name(f"Axial-{name}", {**values, "axial": True, "pooling": "gap"})
-    return _Name(name, values)
+    return _Name(name, values | {"pooling": "map"} if siglip else values)
 
 
 def _hybrid(
@@ -142,7 +151,8 @@ def _hybrid(
     if not found or not width:
         return None
     values = {**SHAPES[found]._asdict(), **_resolution(size), "stem_width": width}
-    name = f"R{layers or ''}{f'x{factor}' if width != 64 else ''}+{found}/{stride}"
+    layers = str(int(layers)) if layers else ""
+    name = f"R{layers}{f'x{width // 64}' if width != 64 else ''}+{found}/{stride}"
     if not layers:
         # The root alone, under patches of 8. It halves twice, so that the published R+Ti/16 really
         # has a stride of 32; its name is kept.
@@ -191,11 +201,12 @@ _PATTERNS = (
     ),
     (_pattern(r"(?:BiT-)?(?:[SML]-)?R(?:esNet-?)?(?P<layers>\d+)(?:x(?P<factor>\d+))?"), _bit),
     (_pattern(r"Axial-?(?:ResNet|R)-?(?P<layers>\d+)"), _axial_resnet),
-    # timm: vit_base_patch16_224.augreg_in21k, vit_large_r50_s32_384, vit_tiny_r_s16_p8_224,
+    # timm: vit_base_patch16_224.augreg_in21k, vit_base_patch16_siglip_224,
+    # vit_large_r50_s32_384, vit_tiny_r_s16_p8_224,
     # resnetv2_50x1_bit.goog_in21k
     (
         _pattern(
-            r"vit_(?P<shape>[a-z0-9]+)_patch(?P<patch>\d+)(?:_[a-z]\w*?)?_(?P<size>\d+)(?:[._].*)?"
+            r"vit_(?P<shape>[a-z0-9]+)_patch(?P<patch>\d+)(?P<siglip>_siglip)?_(?P<size>\d+)(?:[._].*)?"
         ),
         _vit,
     ),
