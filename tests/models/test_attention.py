@@ -1,5 +1,6 @@
 """Everything that attends, against loops over pairs of tokens in NumPy."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
