@@ -24,7 +24,7 @@ TRAIN = ["train", "--config=configs/demo.py:stage=pretrain", "--workdir=unused"]
         ([*TRAIN, "--config.model.registers=x"], "--config.model.registers=x"),
         (
             [*TRAIN, "--config.model.name=BiT-R50x1"],
-            "unknown model option 'pooling' of BiT-R50x1",
+            "is set, by the config file or on the command line, but BiT-R50x1 has no such",
         ),
         ([*TRAIN, "--config.data.name=/no/such"], "no such folder: /no/such"),
         ([*TRAIN, "--config.data.name=glyph"], "Did you mean glyphs?"),

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import logging
 import os
 import pathlib
 import sys
@@ -90,6 +91,9 @@ def _parser() -> argparse.ArgumentParser:
         "--dialect", default="published", help="published, big_vision or big_vision_stacked"
     )
     verb.add_argument("--dtype", default="float32", help="float32 or bfloat16")
+    verb.add_argument(
+        "--image-size", type=_size, help="of IN, where the file does not tell, as in 224 or 160x256"
+    )
     verb.add_argument("--json", action="store_true", help="print JSON")
 
     verb = _add(verbs, "models", _models, "list the models: parameters, GFLOPs, tokens")
@@ -112,7 +116,7 @@ def _add_model_and_data(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("--model", required=True, help="a run folder, an npz, or a name such as B/16")
     verb.add_argument("--data", required=True, help="a built-in data set or a folder")
     verb.add_argument("--split", default="test")
-    verb.add_argument("--image-size", type=_count, help="default: the model's own")
+    verb.add_argument("--image-size", type=_size, help="as in 224 or 160x256; default: its own")
     verb.add_argument("--batch-size", type=_count, default=256)
     verb.add_argument("--json", action="store_true", help="print JSON")
 
@@ -172,20 +176,24 @@ def _demo(arguments: argparse.Namespace) -> int:
 
 
 def _convert(arguments: argparse.Namespace) -> int:
+    from vit_jax.weights.adapt import grouped
     from vit_jax.weights.convert import convert
 
     source, target = arguments.source.expanduser(), arguments.target.expanduser()
-    done = convert(source, target, arguments.dialect, arguments.dtype)
+    done = convert(source, target, arguments.dialect, arguments.dtype, arguments.image_size)
     if arguments.json:
         network = {"name": done.network.name, "parameters": done.parameters}
         difference = {"largest_difference": done.largest_difference, "unused": done.unused}
         print(json.dumps(network | difference, indent=2))
         return EXIT_DONE
-    print(f"{target}: {done.network.name}, {done.parameters:,} parameters")
-    if done.unused:
-        print(f"left out, as no part of the network: {', '.join(done.unused)}")
+    height, width = done.network.image_size
     print(
-        f"verified on random images: features and logits up to {done.largest_logit:.3g} differ by "
+        f"{target}: {done.network.name} for {height}x{width} pixels, {done.parameters:,} parameters"
+    )
+    if done.unused:
+        print(f"left out, as no part of the network: {', '.join(grouped(done.unused))}")
+    print(
+        f"verified on random images: features and logits up to {done.largest_output:.3g} differ by "
         f"{done.largest_difference:.2g} at most"
     )
     return EXIT_DONE
@@ -229,6 +237,8 @@ def _models(arguments: argparse.Namespace) -> int:
 def _load(arguments: argparse.Namespace):
     from vit_jax.weights.load import load
 
+    logging.basicConfig(format="%(message)s")
+    logging.getLogger("vit_jax").setLevel(logging.INFO)  # what became of the weights
     changes = {"image_size": arguments.image_size} if arguments.image_size else {}
     return load(arguments.model, **changes)
 
@@ -245,6 +255,11 @@ def _count(text: str) -> int:
     if not text.isdecimal() or int(text) == 0:
         raise UsageError(f"{text!r} is no count: expected a whole number of 1 or more")
     return int(text)
+
+
+def _size(text: str) -> tuple[int, int]:
+    height, _, width = text.partition("x")
+    return _count(height), _count(width or height)
 
 
 def _counts(text: str) -> tuple[int, ...]:

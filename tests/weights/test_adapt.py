@@ -10,7 +10,7 @@ from flax import nnx
 
 from vit_jax.errors import UsageError
 from vit_jax.models.config import as_size
-from vit_jax.models.network import graphdef, init_params
+from vit_jax.models.network import abstract_params, graphdef, init_params
 from vit_jax.models.variants import model_config
 from vit_jax.weights.adapt import adapt
 
@@ -22,9 +22,9 @@ def adapted(old=OLD, *, keep_head=True, unused=(), **changes):
     changes = {k: as_size(v) if k.endswith("_size") and k != "representation_size" else v
                for k, v in changes.items()}  # fmt: skip
     new = dataclasses.replace(old, **changes)
-    old_params, fresh = (init_params(c, jax.random.key(k)) for k, c in ((0, old), (1, new)))
-    result = adapt(old_params, old, new, fresh, keep_head=keep_head, unused=unused)
-    expected = jax.tree.map(lambda leaf: leaf.shape, fresh)
+    old_params = init_params(old, jax.random.key(1))
+    result = adapt(old_params, old, new, keep_head=keep_head, unused=unused)
+    expected = jax.tree.map(lambda leaf: leaf.shape, abstract_params(new))
     assert jax.tree.map(lambda leaf: leaf.shape, result.params) == expected
     return old_params, result, new
 
@@ -99,10 +99,10 @@ def test_one_channel_sees_what_three_equal_ones_saw():
     grey = np.random.default_rng(0).uniform(-1, 1, (2, 32, 32, 1)).astype(np.float32)
     before = output(OLD, params, grey.repeat(3, axis=-1))
     np.testing.assert_allclose(output(new, result.params, grey), before, atol=1e-5)
-    six = adapted(channels=6)
-    np.testing.assert_allclose(
-        output(six[2], six[1].params, grey.repeat(6, axis=-1)), before, atol=1e-5
-    )
+    for channels in (2, 4, 6):
+        _, result, new = adapted(channels=channels)
+        after = output(new, result.params, grey.repeat(channels, axis=-1))
+        np.testing.assert_allclose(after, before, atol=1e-5)
 
 
 def test_larger_patches_of_a_larger_image_keep_their_tokens():
@@ -128,16 +128,29 @@ def test_larger_patches_of_a_larger_image_keep_their_tokens():
 )
 def test_networks_with_convolutions_adapt_as_well(name, options):
     old = model_config(name, **options)
-    _, result, new = adapted(old, image_size=(48, 40), channels=4, num_classes=2)
+    _, result, new = adapted(old, image_size=(48, 44), channels=4, num_classes=2)
     assert "channels 3 -> 4" in result.resized and result.created == ("head for 2 classes",)
-    assert np.isfinite(output(new, result.params, np.ones((1, 48, 40, 4)))).all()
+    assert np.isfinite(output(new, result.params, np.ones((1, 48, 44, 4)))).all()
+
+
+def test_feature_maps_that_were_rounded_up_are_resized_to_their_true_size():
+    options = {"stages": (1, 1, 1), "width": 32, "num_classes": 5}
+    old = model_config("AxialResNet26", image_size=(44, 40), **options)  # 11, then 6, then 3 places
+    adapted(old, image_size=(96, 72))  # compares all shapes
 
 
 def test_weights_of_another_shape_are_refused_with_all_that_differs():
     with pytest.raises(UsageError, match=r"depth 2 -> 3, .*mlp_dim 64 -> 128"):
         adapted(depth=3, mlp_dim=128)
-    with pytest.raises(UsageError, match="pooling token -> gap"):
+    with pytest.raises(UsageError, match="cannot be changed in pooling token -> gap"):
         adapted(pooling="gap")
     resnet = model_config("BiT-R50x1", num_classes=5)
-    with pytest.raises(UsageError, match="weights of B/8 do not fit BiT-R50x1"):
-        adapt({}, OLD, resnet, {})
+    with pytest.raises(UsageError, match="weights of 32x2/8 do not fit BiT-R50x1"):
+        adapt({}, OLD, resnet)
+    scaled, other = (dataclasses.replace(OLD, layer_scale=scale) for scale in (0.1, 1e-5))
+    assert adapted(scaled, layer_scale=other.layer_scale)[1].created == ()
+
+
+def test_many_foreign_arrays_are_told_by_where_they_lie():
+    unused = tuple(f"opt/{i}" for i in range(9))
+    assert adapted(unused=unused)[1].left_out == ("opt/... (9 arrays)",)

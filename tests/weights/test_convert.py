@@ -54,7 +54,9 @@ def test_a_run_starts_from_converted_weights_but_not_in_their_folder(trained_run
         (["{out}.nowhere", "{out}.npz"], "no such file or folder"),
         (["{run}", "{out}.npz", "--dialect=bigvision"], "Did you mean big_vision?"),
         (["{run}", "{out}.npz", "--dtype=int8"], "expected float32 or bfloat16"),
-        (["{run}", "{out}.folder", "--dtype=bfloat16"], "name an .npz"),
+        (["{run}", "{out}_folder", "--dtype=bfloat16"], "name an .npz"),
+        (["{run}", "{out}.safetensors"], "a name that ends in .npz"),
+        (["{run}", "{out}.npz", "--image-size=big"], "'big' is no count"),
     ],
 )
 def test_mistakes(trained_run, tmp_path, arguments, says, capsys):
@@ -64,3 +66,13 @@ def test_mistakes(trained_run, tmp_path, arguments, says, capsys):
     error = capsys.readouterr().err
     assert says in error and len(error.splitlines()) == 1
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_nothing_is_left_behind_where_there_is_nothing_to_verify(trained_run, tmp_path, capsys):
+    model = vit_jax.load(trained_run)
+    model.head.bias[...] = np.full(10, np.nan)
+    vit_jax.save_npz(model, tmp_path / "nan.npz")
+    arguments = ["convert", str(tmp_path / "nan.npz"), str(tmp_path / "out.npz")]
+    assert run_verb(dispatch, arguments) == 2
+    assert "answers NaN" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["nan.npz"]

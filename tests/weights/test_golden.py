@@ -25,8 +25,9 @@ CASES = {
 
 def load(name, **changes):
     folder, case = CASES[name]
+    own_size = None if "pretrained" in case else case["size"]
     return vit_jax.load(
-        folder / f"{case.get('pretrained', name)}.npz", image_size=case["size"], **changes
+        folder / f"{case.get('pretrained', name)}.npz", file_image_size=own_size, **changes
     )
 
 
@@ -48,7 +49,7 @@ def test_logits_are_those_of_the_reference(name):
 @pytest.mark.parametrize("name", [name for name, (_, c) in CASES.items() if "pretrained" in c])
 def test_logits_at_a_higher_resolution_are_those_of_the_reference(name):
     expected = inputs(name)
-    model = load(name, num_classes=5, representation_size=0)
+    model = load(name, image_size=CASES[name][1]["size"], num_classes=5, representation_size=0)
     assert not model.head.kernel[...].any()
     table = model.embedding.positions.table[...]
     np.testing.assert_allclose(table, expected["pos_embedding"], atol=1e-6)

@@ -31,7 +31,8 @@ def test_a_name_becomes_a_fresh_model():
         ("./nowhere", "no such file or folder"),
         ("./nowhere.npz", "no such file or folder"),
         ("weights.npz", "no such file or folder"),
-        ("BB/16", "Did you mean B/16?"),
+        ("BB/16", "no such file or folder, and unknown model 'BB/16'. Did you mean B/16?"),
+        ("runs/mine", "no such file or folder, and unknown model 'runs/mine'"),
     ],
 )
 def test_what_is_not_there_is_said_in_one_line(path, says):

@@ -1,6 +1,7 @@
 """npz files: written and read again, in every dialect, for every family; and broken ones."""
 
 import pickle
+import zipfile
 
 import jax
 import ml_dtypes
@@ -11,6 +12,7 @@ from flax import nnx
 import vit_jax
 from tests.reference import bit_logits, vit_logits
 from vit_jax.errors import UsageError
+from vit_jax.models.config import NOT_IN_WEIGHTS, differences
 from vit_jax.models.network import create_from_config
 from vit_jax.models.variants import model_config
 from vit_jax.weights.dialects import DIALECTS, Dialect
@@ -77,8 +79,8 @@ def test_what_was_written_is_read_again_bit_by_bit(which, tmp_path):
     save_npz(model, tmp_path / "model.npz")
     again = vit_jax.load(tmp_path / "model.npz")
     jax.tree.map(np.testing.assert_array_equal, params_of(again), params_of(model))
-    new, old = again.config, model.config
-    assert new.image_size == old.image_size and new.num_classes == old.num_classes
+    assert not differences(again.config, model.config).keys() - NOT_IN_WEIGHTS
+    assert again.config.name == model.config.name
 
 
 @pytest.mark.parametrize("which", [*PLAIN, "map", "bit"])
@@ -177,8 +179,15 @@ def test_a_grid_that_is_no_square_is_asked_for(tmp_path):
     save_npz(random_model("not_square"), tmp_path / "model.npz")
     np.savez(tmp_path / "foreign.npz", **arrays_in(tmp_path / "model.npz"))
     with pytest.raises(UsageError, match=r"24 patches, which are no square: say its own"):
-        vit_jax.load(tmp_path / "foreign.npz")
-    assert vit_jax.load(tmp_path / "foreign.npz", image_size=(32, 48)).config.grid == (4, 6)
+        vit_jax.load(tmp_path / "foreign.npz", image_size=64)
+    sizes = {"file_image_size": (32, 48), "image_size": 64}
+    assert vit_jax.load(tmp_path / "foreign.npz", **sizes).config.grid == (8, 8)
+
+
+def test_what_a_file_holds_besides_is_warned_of(good_file, tmp_path, caplog):
+    np.savez(tmp_path / "more.npz", **np.load(good_file), gamma=np.ones(3))
+    vit_jax.load(tmp_path / "more.npz")
+    assert "left out gamma" in caplog.text and caplog.records[0].levelname == "WARNING"
 
 
 @pytest.fixture(scope="module")
@@ -208,11 +217,25 @@ def broken_files(path, folder):
     (folder / "text.npz").write_text("<html>not found</html>")
     yield folder / "text.npz", "does not start as one"
     np.savez(folder / "foreign.npz", conv1=np.zeros(3), fc=np.zeros(4))
-    yield folder / "foreign.npz", "holds no network known here: expected 'embedding/kernel'"
+    yield folder / "foreign.npz", "holds no network known here: expected embedding/kernel"
     np.savez(folder / "empty.npz")
     yield folder / "empty.npz", "holds no network known here"
     np.savez(folder / "flat.npz", **{"embedding/kernel": np.zeros((4, 4))})
-    yield folder / "flat.npz", "holds no network known here"
+    yield folder / "flat.npz", "expected embedding/kernel of 4 axes, not of shape (4, 4)"
+    with zipfile.ZipFile(folder / "model.pth", "w") as archive:
+        archive.writestr("model/data.pkl", b"\x80")
+    yield folder / "model.pth", "a PyTorch file"
+    for key, value, says in (
+        ("Transformer/posembed_input/pos_embedding", np.zeros(4), "of 3 axes"),
+        ("head/kernel", np.zeros(()), "of 2 axes"),
+        ("head/bias", np.asarray(["a"] * 5), "expected real numbers"),
+        ("head/bias", np.ones(5, complex), "expected real numbers"),
+        (NOTE, np.asarray("{"), "does not understand"),
+        (NOTE, np.asarray('{"layout": "native", "network": {"family": "rnn"}}'), "rnn"),
+    ):
+        changed = folder / f"changed{len(list(folder.iterdir()))}.npz"
+        np.savez(changed, **{**dict(np.load(path)), key: value})
+        yield changed, says
 
 
 def test_broken_files_get_one_clear_line(good_file, tmp_path):
@@ -249,7 +272,7 @@ def test_a_failed_write_leaves_the_old_file(good_file, tmp_path, monkeypatch):
         raise OSError("no space left")
 
     monkeypatch.setattr(np, "savez", full_disk)
-    with pytest.raises(OSError, match="no space"):
+    with pytest.raises(UsageError, match="no space"):
         save_npz(random_model("token"), target)
     assert target.read_bytes() == good_file.read_bytes()
     assert [path.name for path in tmp_path.iterdir()] == ["model.npz"]

@@ -1,6 +1,7 @@
 """What fixes a network, completely: a ViTConfig or a ResNetConfig. Sizes are (height, width)."""
 
 import dataclasses
+import operator
 from typing import Any, ClassVar
 
 from vit_jax.errors import UsageError
@@ -28,6 +29,8 @@ class NetworkConfig:
     remat: str = "none"  # what the backward pass recomputes: nothing, all but matmuls, everything
 
     def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):
+            _check_type(field.name, getattr(self, field.name), field.type)
         _one_of("dtype", self.dtype, DTYPES)
         _one_of("remat", self.remat, REMAT_POLICIES)
         _at_least(1, "channels", self.channels)
@@ -74,10 +77,11 @@ class ViTConfig(NetworkConfig):
         for rate in ("dropout", "stochastic_depth"):
             if not 0 <= getattr(self, rate) < 1:
                 raise UsageError(f"{rate}={getattr(self, rate)}: expected 0 <= {rate} < 1")
+        _at_least(0, "layer_scale", self.layer_scale)
         if self.width % self.heads:
             raise UsageError(
                 f"width {self.width} does not divide into {self.heads} heads: "
-                f"choose a width that is a multiple of {self.heads}"
+                f"choose heads that divide it, or a width that is a multiple of {self.heads}"
             )
         if self.axial and (self.pooling == "token" or self.registers):
             raise UsageError(
@@ -100,7 +104,7 @@ class ViTConfig(NetworkConfig):
 
     def _check_sizes(self) -> None:
         for size, patch in zip(self.image_size, self.patch_size, strict=True):
-            stride = 1 if self.stem_stages is None else _stride(self.stem_stages)
+            stride = 1 if self.stem_stages is None else stem_stride(self.stem_stages)
             features = size if self.stem_stages is None else _halved(size, self.stem_stages)
             if features < patch or features % patch:
                 patch *= stride
@@ -182,7 +186,7 @@ def config_to_dict(config: NetworkConfig) -> dict[str, Any]:
 def config_from_dict(values: dict[str, Any]) -> NetworkConfig:
     """The inverse, whatever JSON made of its tuples."""
     values = {k: tuple(v) if isinstance(v, list) else v for k, v in values.items()}
-    return _FAMILIES[values.pop("family")](**values)
+    return _FAMILIES[values.pop("family", "vit")](**values)
 
 
 def differences(old: NetworkConfig, new: NetworkConfig) -> dict[str, str]:
@@ -196,22 +200,41 @@ def differences(old: NetworkConfig, new: NetworkConfig) -> dict[str, str]:
 
 def as_size(value: int | tuple[int, int] | list[int], what: str = "size") -> tuple[int, int]:
     """(height, width) from a pair, or from one number for a square."""
-    pair = (value, value) if isinstance(value, int) else tuple(value)
-    if len(pair) != 2 or not all(isinstance(v, int) and v > 0 for v in pair):
+    try:
+        pair = tuple(value) if isinstance(value, tuple | list) else (value, value)
+        height, width = (operator.index(side) for side in pair)
+    except (TypeError, ValueError):
+        height = width = 0
+    if isinstance(value, bool) or min(height, width) < 1:
         raise UsageError(
             f"{what}={value!r}: expected a positive number of pixels or a pair (height, width)"
         )
-    return pair
+    return height, width
 
 
-def _stride(stages: tuple[int, ...]) -> int:
+def stem_stride(stages: tuple[int, ...]) -> int:
+    """Pixels per place of a ResNet's feature map."""
     # The root halves twice, every stage but the first once.
     return 4 * 2 ** max(len(stages) - 1, 0)
 
 
 def _halved(size: int, stages: tuple[int, ...]) -> int:
     """One side of a ResNet's feature map; each halving rounds up."""
-    return -(-size // _stride(stages))
+    return -(-size // stem_stride(stages))
+
+
+def _check_type(what: str, value: Any, hint: Any) -> None:
+    """Configs are made of plain values; numbers of another kind would fail later, and far away."""
+    kinds = {
+        int: lambda v: isinstance(v, int) and not isinstance(v, bool),
+        float: lambda v: isinstance(v, int | float) and not isinstance(v, bool),
+        bool: lambda v: isinstance(v, bool),
+        str: lambda v: isinstance(v, str),
+    }
+    if hint in kinds and not kinds[hint](value):
+        raise UsageError(f"{what}={value!r}: expected {hint.__name__}")
+    if isinstance(value, tuple) and not all(kinds[int](part) for part in value):
+        raise UsageError(f"{what}={value!r}: expected whole numbers")
 
 
 def _check_stages(what: str, stages: tuple[int, ...]) -> None:
@@ -229,6 +252,6 @@ def _one_of(what: str, value: str, choices: tuple[str, ...]) -> None:
         raise UsageError(f"{what}={value!r}: expected one of {', '.join(choices)}")
 
 
-def _at_least(least: int, what: str, value: int) -> None:
+def _at_least(least: int, what: str, value: float) -> None:
     if value < least:
         raise UsageError(f"{what}={value}: expected {least} or more")

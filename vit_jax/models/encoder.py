@@ -88,9 +88,8 @@ class AxialBlock(nnx.Module):
 
     def __init__(self, config: ViTConfig, *, rngs: nnx.Rngs) -> None:
         rows, columns = config.grid
-        self.row = Block(
-            config, columns, rngs=rngs
-        )  # a row has as many tokens as there are columns
+        # A row has a token for each column.
+        self.row = Block(config, columns, rngs=rngs)
         self.column = Block(config, rows, rngs=rngs)
 
     def __call__(

@@ -31,6 +31,13 @@ def graphdef(config: NetworkConfig) -> nnx.GraphDef[Classifier]:
     return _abstract(config)[0]
 
 
+@functools.partial(jax.jit, static_argnums=(0, 2))
+def init_groups(config: NetworkConfig, key: jax.Array, groups: tuple[str, ...]) -> dict[str, Any]:
+    """Fresh parameters of some top-level modules only; the others are never computed."""
+    params = init_params(config, key)
+    return {group: params[group] for group in groups if group in params}
+
+
 def abstract_params(config: NetworkConfig) -> dict[str, Any]:
     """Shapes and dtypes of the parameters, without any memory."""
     return _abstract(config)[1]

@@ -7,10 +7,17 @@ tests and for the demo on two CPU cores. Names of other libraries lead to the sa
 import dataclasses
 import functools
 import re
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from vit_jax.errors import UsageError, closest
-from vit_jax.models.config import NetworkConfig, ResNetConfig, ViTConfig, as_size
+from vit_jax.models.config import (
+    NetworkConfig,
+    ResNetConfig,
+    ViTConfig,
+    as_size,
+    stem_stride,
+)
 
 
 class Shape(NamedTuple):
@@ -75,21 +82,73 @@ def model_config(name: str, **overrides: Any) -> NetworkConfig:
     Sizes may be given as one number for a square: `model_config("B/16", image_size=384)`.
     """
     canonical, values = _parse(name)
-    schema = ResNetConfig if "stages" in values else ViTConfig
+    schema = schema_of(name)
+    check_options(schema, canonical, overrides)
     values = {**values, **overrides}
-    known = {field.name for field in dataclasses.fields(schema)} - {"name"}
-    for key in values.keys() - known:
-        raise UsageError(
-            f"unknown model option {key!r} of {canonical}.{closest(key, known)} "
-            f"Options: {', '.join(sorted(known))}"
-        )
     for key in ("patch_size", "image_size"):
         if key in values:
             values[key] = as_size(values[key], key)
     for key in ("stages", "stem_stages"):
         if values.get(key) is not None:
             values[key] = tuple(values[key])
-    return schema(name=canonical, **values)
+    config = schema(name=canonical, **values)
+    return dataclasses.replace(config, name=network_name(config)) if overrides else config
+
+
+def check_options(schema: type[NetworkConfig], name: str, options: Iterable[str]) -> None:
+    """Raises for options that networks of this family do not have."""
+    known = {field.name for field in dataclasses.fields(schema)} - {"name"}
+    for key in options:
+        if key not in known:
+            raise UsageError(
+                f"unknown model option {key!r} of {name}.{closest(key, known)} "
+                f"Options: {', '.join(sorted(known))}"
+            )
+
+
+def network_name(config: NetworkConfig) -> str:
+    """The name of a network by its shape; one that has none is called by its numbers."""
+    if isinstance(config, ResNetConfig):
+        table = AXIAL_STAGES if config.kind == "axial" else STAGES
+        layers = [n for n, stages in table.items() if stages == config.stages]
+        if config.kind == "axial":
+            known = layers and config.width == 64
+            return f"AxialResNet{layers[0] if known else f'{config.stages}x{config.width}'}"
+        known = layers and config.width % 64 == 0
+        return f"BiT-R{layers[0] if known else config.stages}x{config.width / 64:g}"
+    shape = Shape(config.width, config.depth, config.mlp_dim, config.heads)
+    letters = [letters for letters, known in SHAPES.items() if known == shape]
+    letters = letters[0] if letters else f"{config.width}x{config.depth}"
+    patch_h, patch_w = config.patch_size
+    patch = f"{patch_h}" if patch_h == patch_w else f"{patch_h}x{patch_w}"
+    if config.stem_stages is not None:
+        return f"{_stem_name(config)}+{letters}/{_total_stride(config, patch)}"
+    return f"{'Axial-' if config.axial else ''}{letters}/{patch}"
+
+
+def _stem_name(config: ViTConfig) -> str:
+    factor = "" if config.stem_width == 64 else f"x{config.stem_width / 64:g}"
+    for layers, stages in STAGES.items():
+        if config.stem_stages in (stages, _extended(stages)):
+            return f"R{layers}{factor}"
+    return f"R{config.stem_stages or ''}{factor}"
+
+
+def _total_stride(config: ViTConfig, patch: str) -> str:
+    if config.stem_stages == () and patch == "8":
+        return "16"  # as published, though it is 32
+    stride = stem_stride(config.stem_stages)
+    return str(stride) if patch == "1" else f"{stride}*{patch}"
+
+
+def _extended(stages: tuple[int, ...]) -> tuple[int, ...]:
+    """Stage 3 takes in the units of stage 4 (section 4.1)."""
+    return (*stages[:2], stages[2] + stages[3])
+
+
+def schema_of(name: str) -> type[NetworkConfig]:
+    """The kind of config that `name` stands for."""
+    return ResNetConfig if "stages" in _parse(name).values else ViTConfig
 
 
 def canonical_name(name: str) -> str:
@@ -161,8 +220,7 @@ def _hybrid(
         )
     if (stages := STAGES.get(int(layers))) is None:
         return None
-    if stride == "16":  # stage 3 takes in the units of stage 4 (section 4.1)
-        stages = (*stages[:2], stages[2] + stages[3])
+    stages = _extended(stages) if stride == "16" else stages
     return _Name(name, values | {"stem_stages": stages, "patch_size": 1})
 
 

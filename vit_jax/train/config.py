@@ -15,7 +15,7 @@ from ml_collections import config_dict
 
 from vit_jax.errors import UsageError, closest
 from vit_jax.models.config import NetworkConfig
-from vit_jax.models.variants import model_config
+from vit_jax.models.variants import model_config, schema_of
 
 
 def _at_least(least: int, key: str, value: int) -> None:
@@ -189,6 +189,12 @@ def _flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 def network_config(config: RunConfig, num_classes: int) -> NetworkConfig:
     """The network that a run trains."""
     chosen = {k: v for k, v in dataclasses.asdict(config.model).items() if v is not None}
+    known = {field.name for field in dataclasses.fields(schema_of(config.model.name))}
+    for key in chosen.keys() - known:
+        raise UsageError(
+            f"config.model.{key}={chosen[key]!r} is set, by the config file or on the command "
+            f"line, but {config.model.name} has no such option: leave it out"
+        )
     return model_config(**chosen, num_classes=num_classes, image_size=config.image_size)
 
 

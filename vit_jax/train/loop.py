@@ -55,12 +55,14 @@ def train(config: RunConfig, workdir: str | pathlib.Path) -> dict[str, Any]:
             if start >= program.total_steps and folder.summary.is_file():
                 progress.note(f"finished before, {start} steps; nothing to do")
                 return read_json(folder.summary)
-            if is_lead():
-                _write_description(folder, config, program)
             if state is None:
                 state = _first_state(config, program, progress)
             else:
                 progress.note(f"resuming at step {start}")
+            if (
+                is_lead()
+            ):  # not before: weights that do not fit leave no folder that looks like a run
+                _write_description(folder, config, program)
             summary = _run_steps(
                 _Run(config, program, source, schedule, folder, checkpoints, progress), state, start
             )

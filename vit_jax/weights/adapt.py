@@ -1,14 +1,17 @@
 """Fits parameters to another network: resolution, classes, channels, patch size."""
 
+import collections
 import dataclasses
 import re
 from collections.abc import Iterator
 from typing import Any
 
+import jax
 import numpy as np
 
 from vit_jax.errors import UsageError
 from vit_jax.models.config import NOT_IN_WEIGHTS, NetworkConfig, differences
+from vit_jax.models.network import abstract_params, init_groups
 from vit_jax.weights.layouts import flat, nested
 from vit_jax.weights.resize import (
     resize_axis,
@@ -47,36 +50,53 @@ def adapt(
     params: dict[str, Any],
     old: NetworkConfig,
     new: NetworkConfig,
-    fresh: dict[str, Any],
     *,
     keep_head: bool = True,
     unused: tuple[str, ...] = (),
 ) -> Adapted:
-    """`params` of network `old` made to fit `new`; what cannot be kept comes from `fresh`.
+    """`params` of network `old` made to fit `new`.
 
     The head is kept if wanted and if it has the same classes and reads the same representation,
-    else it starts from `fresh`: zero, as section 3.2 fine-tunes. `unused` is what a file held
-    besides the parameters.
+    else it starts anew: from zero, as section 3.2 fine-tunes. `unused` is what a file held besides
+    the parameters.
     """
     _check(old, new)
     stored, result, resized, created, loaded = flat(params), {}, {}, {}, 0
     dropped = set(_dropped(old, new, keep_head))
-    for path, leaf in flat(fresh).items():
+    wanted = flat(abstract_params(new))
+    missing = {path.split("/")[0] for path in wanted if path not in stored} | dropped
+    fresh = flat(init_groups(new, jax.random.key(0), tuple(sorted(missing))))
+    for path, leaf in wanted.items():
         group = path.split("/")[0]
         if path not in stored or group in dropped:
-            result[path] = leaf
+            result[path] = fresh[path]
             created[f"{group} for {new.num_classes} classes" if group == "head" else group] = True
             continue
         result[path] = stored[path]
-        for value, what in _fitted(path, stored[path], old, new):
+        for value, what in _fitted(path, stored[path], leaf.shape, old, new):
             result[path] = value
             resized[what] = True
         loaded += result[path] is stored[path]
+    wrong = [
+        f"{path} has shape {result[path].shape}, expected {leaf.shape}"
+        for path, leaf in wanted.items()
+        if result[path].shape != leaf.shape
+    ]
+    if wrong:
+        raise UsageError(f"weights of {old.name} do not fit {new.name}: {'; '.join(wrong)}")
     left_out = {path.split("/")[0]: True for path in stored if path.split("/")[0] in dropped}
     if "head" in left_out:
         del left_out["head"]
         left_out[f"head for {old.num_classes} classes"] = True
-    return Adapted(nested(result), loaded, tuple(resized), tuple(created), (*left_out, *unused))
+    return Adapted(nested(result), loaded, tuple(resized), tuple(created), (*left_out, *grouped(unused)))
+
+
+def grouped(names: tuple[str, ...]) -> tuple[str, ...]:
+    """Names in a file; many are told by where they lie, as an optimizer's state may."""
+    if len(names) <= 5:
+        return names
+    counts = collections.Counter(name.split("/")[0] for name in names)
+    return tuple(f"{folder}/... ({count} arrays)" for folder, count in counts.items())
 
 
 def _check(old: NetworkConfig, new: NetworkConfig) -> None:
@@ -84,7 +104,12 @@ def _check(old: NetworkConfig, new: NetworkConfig) -> None:
         raise UsageError(
             f"weights of {old.name} do not fit {new.name}: start from weights of the same family"
         )
-    wrong = [text for field, text in differences(old, new).items() if field not in _ADAPTABLE]
+    changed = differences(old, new)
+    if getattr(old, "layer_scale", 0) and getattr(new, "layer_scale", 0):
+        changed.pop("layer_scale", None)  # where branches start, which trained ones have left
+    wrong = [text for field, text in changed.items() if field not in _ADAPTABLE]
+    if wrong and old.name == new.name:
+        raise UsageError(f"weights of {old.name} cannot be changed in {', '.join(wrong)}")
     if wrong:
         raise UsageError(
             f"weights of {old.name} do not fit {new.name}: {', '.join(wrong)}; "
@@ -101,10 +126,15 @@ def _dropped(old: NetworkConfig, new: NetworkConfig, keep_head: bool) -> Iterato
 
 
 def _fitted(
-    path: str, value: np.ndarray, old: NetworkConfig, new: NetworkConfig
+    path: str, value: Any, shape: tuple[int, ...], old: NetworkConfig, new: NetworkConfig
 ) -> Iterator[tuple[np.ndarray, str]]:
     """What a parameter becomes, step by step, and a word for each; nothing if it stays."""
-    for step in (_on_grid, _on_feature_map, _in_patches, _in_channels):
+    if re.fullmatch(r"trunk/.*/mixer/(height|width)/offsets", path) and value.shape != shape:
+        places, places_now = ((n + 1) // 2 for n in (value.shape[-2], shape[-2]))
+        sizes = f"{_by(old.image_size)} -> {_by(new.image_size)} pixels"
+        resized = resize_offsets(np.asarray(value), (1, places), (1, places_now))
+        yield resized, f"relative positions {sizes}"
+    for step in (_on_grid, _in_patches, _in_channels):
         if found := step(path, np.asarray(value), old, new):
             value = found[0]
             yield found
@@ -133,19 +163,6 @@ def _on_grid(
     if path in sequences:
         return resize_offsets(value, *sequences[path]), f"relative positions {grids}"
     return None
-
-
-def _on_feature_map(
-    path: str, value: np.ndarray, old: NetworkConfig, new: NetworkConfig
-) -> tuple[np.ndarray, str] | None:
-    match = re.fullmatch(r"trunk/.*/mixer/(height|width)/offsets", path)
-    if not match or old.image_size == new.image_size:
-        return None
-    axis = 0 if match[1] == "height" else 1
-    places = (value.shape[-2] + 1) // 2
-    stride = round(old.image_size[axis] / places)
-    resized = resize_offsets(value, (1, places), (1, -(-new.image_size[axis] // stride)))
-    return resized, f"relative positions {_by(old.image_size)} -> {_by(new.image_size)} pixels"
 
 
 def _in_patches(

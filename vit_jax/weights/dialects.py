@@ -58,13 +58,13 @@ def to_published(arrays: dict[str, np.ndarray]) -> tuple[dict[str, np.ndarray], 
     for key, value in arrays.items():
         if match := re.fullmatch(r"Transformer/encoderblock(_\d+)?/(.+)", key):
             name = _counters(match[2], to_newer=False)
-            if match[1]:
-                spelled[f"Transformer/encoderblock{match[1]}/{name}"] = value
+            if match[1] or not value.ndim:
+                spelled[f"Transformer/encoderblock{match[1] or '_0'}/{name}"] = value
             else:
                 spelled |= {
                     f"Transformer/encoderblock_{i}/{name}": layer for i, layer in enumerate(value)
                 }
-        elif key == "pos_embedding":
+        elif key == "pos_embedding" and value.ndim == 3:
             row = np.zeros_like(value[:, :1])
             spelled[_POSITIONS] = np.concatenate([row, value], axis=1) if "cls" in arrays else value
         else:

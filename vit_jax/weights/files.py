@@ -19,7 +19,7 @@ from vit_jax.models.config import (
 from vit_jax.models.heads import Classifier
 from vit_jax.weights.dialects import Dialect, dialect, from_published, to_published
 from vit_jax.weights.infer import infer_network
-from vit_jax.weights.layouts import from_arrays, layout_of, to_arrays
+from vit_jax.weights.layouts import LAYOUTS, from_arrays, layout_of, to_arrays
 from vit_jax.weights.npz import read_arrays, write_arrays
 
 # A file whose arrays alone do not tell the network says it in words, under this key.
@@ -33,8 +33,7 @@ def read_npz(
     arrays = read_arrays(path)
     note = arrays.pop(NOTE, None)
     if note is not None:
-        described = json.loads(str(note))
-        network, layout = config_from_dict(described["network"]), described["layout"]
+        network, layout = _read_note(str(note), path)
         others: list[str] = []
         if layout == "published":
             arrays, others = to_published(arrays)
@@ -73,10 +72,24 @@ def write_npz(
     alone = layout != "native" and _told_by(arrays, network)
     arrays = from_published(arrays, chosen)
     if not alone:
-        # As it was built: what a run chose (dropout, ...) is in its folder.
-        note = {"layout": layout, "network": config_to_dict(network)}
+        # What a run chose besides (dropout, ...) is in its folder, as for files without a note.
+        kept = {k: v for k, v in config_to_dict(network).items() if k not in NOT_IN_WEIGHTS}
+        note = {"layout": layout, "network": {"name": network.name, **kept}}
         arrays[NOTE] = np.asarray(json.dumps(note))
     write_arrays(path, arrays)
+
+
+def _read_note(note: str, path: pathlib.Path) -> tuple[NetworkConfig, str]:
+    try:
+        described = json.loads(note)
+        if described["layout"] not in LAYOUTS:
+            raise KeyError(described["layout"])
+        return config_from_dict(described["network"]), described["layout"]
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UsageError(
+            f"{path} says under {NOTE!r} what this version does not understand ({error!r}): "
+            f"write it again with the version that made it, or remove that key"
+        ) from error
 
 
 def _told_by(arrays: dict[str, np.ndarray], network: NetworkConfig) -> bool:

@@ -107,6 +107,8 @@ def from_arrays(
             found = arrays.get(key)
             if found is None:
                 problems.append(f"{key} {expected} is missing")
+            elif found.dtype.kind not in "fiu":
+                problems.append(f"{key} holds {found.dtype}, expected real numbers")
             elif _without_ones(found.shape) != _without_ones(expected):
                 problems.append(f"{key} has shape {found.shape}, expected {expected}")
             else:

@@ -1,6 +1,7 @@
 """One door for weights: a run folder, an npz or a name of the zoo becomes a model."""
 
 import dataclasses
+import logging
 import pathlib
 from typing import Any, NamedTuple
 
@@ -11,8 +12,8 @@ from flax import nnx
 from vit_jax.errors import UsageError
 from vit_jax.models.config import NetworkConfig, as_size
 from vit_jax.models.heads import Classifier
-from vit_jax.models.network import create_model, graphdef, init_params
-from vit_jax.models.variants import model_config
+from vit_jax.models.network import create_model, graphdef
+from vit_jax.models.variants import canonical_name, check_options, network_name
 from vit_jax.weights.adapt import Adapted, adapt
 from vit_jax.weights.checkpoint import restore_params
 from vit_jax.weights.files import read_npz
@@ -27,34 +28,43 @@ class Stored(NamedTuple):
     unused: tuple[str, ...] = ()
 
 
-def load(path_or_name: str | pathlib.Path, **changes: Any) -> Classifier:
+def load(
+    path_or_name: str | pathlib.Path,
+    *,
+    file_image_size: int | tuple[int, int] | None = None,
+    **changes: Any,
+) -> Classifier:
     """The model in a run folder or an npz, or a fresh one by name.
 
     `load("B_16.npz", image_size=384, num_classes=10)`: changes are fields of its config
-    (models/config.py), and the weights are adapted to them. An npz needs no name: its architecture
-    is read off the file.
+    (models/config.py), and the weights are adapted to them; what became of them is logged. An npz
+    needs no name: its architecture is read off the file, all but the size of images where its
+    positions are fixed or its grid is no square, which `file_image_size` says.
     """
     path = pathlib.Path(path_or_name).expanduser()
     if not path.exists() and not _looks_like_path(str(path_or_name)):
+        try:
+            canonical_name(str(path_or_name))
+        except UsageError as error:
+            raise UsageError(f"no such file or folder, and {error}") from error
         return create_model(str(path_or_name), **changes)
-    for key in ("image_size", "patch_size"):
-        if key in changes:
-            changes[key] = as_size(changes[key], key)
-    stored = read_weights(path, changes.get("image_size"))
+    own_size = None if file_image_size is None else as_size(file_image_size, "file_image_size")
+    stored = read_weights(path, own_size)
     new = _changed(stored.network, changes)
-    params = stored.params
-    if new != stored.network:
-        params = _adapt(stored, new, keep_head=True).params
-    return nnx.merge(graphdef(new), jax.tree.map(jnp.asarray, params))
+    adapted = adapt(stored.params, stored.network, new, unused=stored.unused)
+    level = logging.WARNING if stored.unused else logging.INFO
+    logging.getLogger("vit_jax").log(level, "%s: %s", path, adapted.report())
+    return nnx.merge(graphdef(new), jax.tree.map(jnp.asarray, adapted.params))
 
 
 def load_params(path: pathlib.Path, network: NetworkConfig, *, keep_head: bool = True) -> Adapted:
     """The parameters stored at `path`, made to fit `network`."""
-    return _adapt(read_weights(path, network.image_size), network, keep_head=keep_head)
+    stored = read_weights(path)
+    return adapt(stored.params, stored.network, network, keep_head=keep_head, unused=stored.unused)
 
 
 def read_weights(path: pathlib.Path, image_size: tuple[int, int] | None = None) -> Stored:
-    """What lies at `path`, as it is. `image_size` helps where a file does not tell its own."""
+    """What lies at `path`, as it is. `image_size` is its own, where a file does not tell."""
     if not path.exists():
         raise UsageError(
             f"no such file or folder: {path}; expected a run folder (a --workdir) or an npz"
@@ -66,25 +76,20 @@ def read_weights(path: pathlib.Path, image_size: tuple[int, int] | None = None) 
     return Stored(network, restore_params(folder.checkpoints, network))
 
 
-def _adapt(stored: Stored, network: NetworkConfig, *, keep_head: bool) -> Adapted:
-    fresh = init_params(network, jax.random.key(0))
-    return adapt(
-        stored.params, stored.network, network, fresh, keep_head=keep_head, unused=stored.unused
-    )
-
-
 def _changed(network: NetworkConfig, changes: dict[str, Any]) -> NetworkConfig:
-    known = {field.name for field in dataclasses.fields(network)}
-    if changes.keys() - known:
-        model_config("B/16" if network.family == "vit" else "BiT-R50x1", **changes)  # says which
-    return dataclasses.replace(network, **changes)
+    check_options(type(network), network.name, changes)
+    for key in ("image_size", "patch_size"):
+        if key in changes:
+            changes[key] = as_size(changes[key], key)
+    changed = dataclasses.replace(network, **changes)
+    return dataclasses.replace(changed, name=network_name(changed))
 
 
 def _looks_like_path(text: str) -> bool:
     # "B/16" has a slash as well, and so has "google/vit-base-patch16-224"; a path starts with a
-    # dot, a slash or ~, ends in .npz, or names a parent that is there.
+    # dot, a slash or ~, ends as a file of weights does, or names a parent that is there.
     return (
         text.startswith((".", "/", "~"))
-        or text.endswith(".npz")
+        or text.endswith((".npz", ".pth", ".pt", ".safetensors"))
         or (pathlib.Path(text).parent.is_dir() and "/" in text)
     )

@@ -9,6 +9,9 @@ import numpy as np
 
 from vit_jax.errors import UsageError
 
+_DAMAGE = (
+    zipfile.BadZipFile, zlib.error, EOFError, OSError, KeyError, SyntaxError, RuntimeError,
+)  # fmt: skip
 _PICKLE = "it holds pickled Python objects, which can run any code and are never read here"
 
 
@@ -16,8 +19,11 @@ def read_arrays(path: pathlib.Path) -> dict[str, np.ndarray]:
     """All arrays of a file. bfloat16, which numpy stores as two bytes of void, becomes float32."""
     if not path.is_file():
         raise UsageError(f"no such file: {path}; expected an npz with weights")
-    with path.open("rb") as file:
-        start = file.read(6)
+    try:
+        with path.open("rb") as file:
+            start = file.read(6)
+    except OSError as error:
+        raise UsageError(f"cannot read {path}: {error}") from error
     if start[:1] == b"\x80":
         raise UsageError(f"{path} is no npz: {_PICKLE}; save arrays with numpy.savez")
     if start == b"\x93NUMPY":
@@ -26,12 +32,18 @@ def read_arrays(path: pathlib.Path) -> dict[str, np.ndarray]:
         raise UsageError(f"{path} is no complete npz: it does not start as one; copy it again")
     try:
         with np.load(path, allow_pickle=False) as file:
+            if foreign := [name for name in file.zip.namelist() if not name.endswith(".npy")]:
+                torch = any(name.endswith("data.pkl") for name in foreign)
+                raise UsageError(
+                    f"{path} is no npz but {'a PyTorch file' if torch else 'another archive'} "
+                    f"(with {foreign[0]}): save its arrays with numpy.savez"
+                )
             return {key: _readable(file[key]) for key in file.files}
     except ValueError as error:
         if "allow_pickle" not in str(error):
             raise UsageError(f"{path} is damaged: {_line(error)}; copy it again") from error
         raise UsageError(f"{path} is refused: {_PICKLE}; save arrays with numpy.savez") from error
-    except (zipfile.BadZipFile, zlib.error, EOFError, OSError, KeyError, SyntaxError) as error:
+    except _DAMAGE as error:
         raise UsageError(
             f"{path} is no complete npz ({_line(error)}): it may be cut off, copy it again"
         ) from error
@@ -39,12 +51,14 @@ def read_arrays(path: pathlib.Path) -> dict[str, np.ndarray]:
 
 def write_arrays(path: pathlib.Path, arrays: dict[str, np.ndarray]) -> None:
     """Writes a file in one move, so that nobody ever finds half of it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.new")
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         with temporary.open("wb") as file:
             np.savez(file, **arrays)
         temporary.replace(path)
+    except OSError as error:
+        raise UsageError(f"cannot write {path}: {error}") from error
     finally:
         temporary.unlink(missing_ok=True)
 

@@ -74,12 +74,16 @@ def resize_patches(kernel: np.ndarray, new: tuple[int, int]) -> np.ndarray:
 def resize_channels(kernel: np.ndarray, new: int) -> np.ndarray:
     """[height, width, channel, feature] for images of so many channels.
 
-    Keeps the answer to an image that is the same in all channels.
+    Keeps the answer to an image that is the same in all channels. (Standardised kernels are scaled
+    again when they are used, so that in hybrids and ResNets this holds only roughly.)
     """
     old = kernel.shape[2]
-    if new == 1:
-        return kernel.sum(axis=2, keepdims=True)
-    return kernel[:, :, np.arange(new) % old] * np.float32(old / new)
+    if new < old:
+        mean = kernel.mean(axis=2, keepdims=True)
+        return (mean * old / new).repeat(new, axis=2)
+    source = np.arange(new) % old
+    copies = np.bincount(source)[source].astype(kernel.dtype)
+    return kernel[:, :, source] / copies[:, None]
 
 
 def _half_pixel(old: int, new: int) -> np.ndarray:

@@ -52,10 +52,13 @@ class RunFolder:
             raise UsageError(
                 f"{self.path} is no run folder: it has no config.json; give the --workdir of a run"
             )
-        values = read_json(self.config).get("network")
-        if values is None:
-            raise UsageError(f"{self.config} describes no run of vit_jax: give a --workdir of one")
-        return config_from_dict(values)
+        try:
+            return config_from_dict(read_json(self.config)["network"])
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise UsageError(
+                f"{self.config} describes no run of this version of vit_jax ({error!r}): give the "
+                f"--workdir of one"
+            ) from error
 
     def metrics_records(self) -> list[dict[str, Any]]:
         """What the run has logged so far, oldest first."""
