@@ -1,5 +1,6 @@
 """Whole runs: what they leave behind, and that an interrupted one is the same run."""
 
+import dataclasses
 import json
 import pathlib
 import re
@@ -16,7 +17,7 @@ from vit_jax.train import loop
 from vit_jax.train.checkpoint import Checkpoints
 from vit_jax.train.config import evaluator, run_config
 from vit_jax.train.loop import train
-from vit_jax.weights.run_folder import RunFolder, read_json
+from vit_jax.weights.run_folder import RunFolder, read_json, write_json
 
 
 class Interrupted(Exception):
@@ -164,11 +165,17 @@ def test_a_folder_belongs_to_one_run(whole_run, section, change, says):
         train(run_config(config), whole_run[0])
 
 
+def test_weights_that_are_not_there_leave_nothing_that_looks_like_a_run(tmp_path):
+    with pytest.raises(UsageError, match="no such file or folder: no/run"):
+        train(run_config(small_config(init="no/run")), tmp_path)
+    assert not RunFolder(tmp_path).is_run()
+
+
 def test_a_folder_without_a_checkpoint_is_free(tmp_path):
-    for batch_size in (16, 32):  # the first attempt fails and leaves a config.json behind
-        with pytest.raises(UsageError, match="no such file or folder: no/run"):
-            train(run_config(small_config(init="no/run", batch_size=batch_size)), tmp_path)
-        assert read_json(RunFolder(tmp_path).config)["batch_size"] == batch_size
+    folder = RunFolder(tmp_path)  # as a run leaves it that is killed before its first checkpoint
+    write_json(folder.config, dataclasses.asdict(run_config(small_config())) | {"network": {}})
+    train(run_config(small_config(batch_size=32, total="1 steps")), tmp_path)
+    assert read_json(folder.config)["batch_size"] == 32
 
 
 def test_what_does_not_change_the_run_may_change(whole_run):

@@ -88,7 +88,9 @@ def adapt(
     if "head" in left_out:
         del left_out["head"]
         left_out[f"head for {old.num_classes} classes"] = True
-    return Adapted(nested(result), loaded, tuple(resized), tuple(created), (*left_out, *grouped(unused)))
+    return Adapted(
+        nested(result), loaded, tuple(resized), tuple(created), (*left_out, *grouped(unused))
+    )
 
 
 def grouped(names: tuple[str, ...]) -> tuple[str, ...]:
