@@ -142,8 +142,8 @@ def _total_stride(config: ViTConfig, patch: str) -> str:
 
 
 def _extended(stages: tuple[int, ...]) -> tuple[int, ...]:
-    """Stage 3 takes in the units of stage 4 (section 4.1)."""
-    return (*stages[:2], stages[2] + stages[3])
+    """The last stage's units belong to the one before (section 4.1)."""
+    return (*stages[:-2], stages[-2] + stages[-1])
 
 
 def schema_of(name: str) -> type[NetworkConfig]:
