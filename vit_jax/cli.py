@@ -8,9 +8,9 @@ import pathlib
 import sys
 from collections.abc import Callable, Sequence
 
-from vit_jax.errors import UsageError
+from vit_jax.errors import Diverged, UsageError
 
-EXIT_DONE, EXIT_USAGE, EXIT_INTERRUPTED = 0, 2, 130
+EXIT_DONE, EXIT_FAILED, EXIT_USAGE, EXIT_INTERRUPTED = 0, 1, 2, 130
 
 
 def main() -> int:
@@ -25,6 +25,9 @@ def run_verb(verb: Callable[[Sequence[str]], int], argv: Sequence[str]) -> int:
     except UsageError as error:
         print(f"vit-jax: {error}", file=sys.stderr)
         return EXIT_USAGE
+    except Diverged as error:
+        print(f"vit-jax: {error}", file=sys.stderr)
+        return EXIT_FAILED
     except KeyboardInterrupt:
         print("vit-jax: interrupted", file=sys.stderr)
         return EXIT_INTERRUPTED

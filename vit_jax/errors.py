@@ -8,6 +8,10 @@ class UsageError(Exception):
     """Says in one line what was wrong, what was expected, and what to type instead."""
 
 
+class Diverged(Exception):
+    """A run that cannot go on; its last good checkpoint is there. Exit code 1."""
+
+
 def closest(word: str, choices: Iterable[str]) -> str:
     """' Did you mean X?' for the choice nearest to `word`, or '' where none is near."""
     choices = list(choices)

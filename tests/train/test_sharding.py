@@ -19,10 +19,12 @@ from vit_jax.train.config import MeshConfig, run_config
 from vit_jax.train.program import make_program
 from vit_jax.train.sharding import batch_sharding, make_mesh, param_shardings
 
+QUIET = {"dropout": 0.0, "stochastic_depth": 0.0}  # microbatches have noise of their own
 
-def loss_and_gradients(mesh_sizes, devices, **model):
+
+def loss_and_gradients(mesh_sizes, devices, accumulation=1, **model):
     """One step of plain SGD with rate 1: the parameters move by the gradient."""
-    config = small_config()
+    config = small_config(accumulation=accumulation, batch_size=32)
     config.model.update(model)
     config.optimizer.update(
         name="sgd", learning_rate=1.0, momentum=0.0, weight_decay=0.0, warmup="0 steps",
@@ -40,7 +42,7 @@ def loss_and_gradients(mesh_sizes, devices, **model):
         head, program.state.params["head"]["kernel"].sharding
     )
     before = jax.tree.map(np.asarray, state.params)
-    batch = train_batches(source, batch_size=16, image_size=(16, 16), seed=0)[0]
+    batch = train_batches(source, batch_size=32, image_size=(16, 16), seed=0)[0]
     batch = {
         key: jax.device_put(value, program.batch[key].sharding) for key, value in batch.items()
     }
@@ -51,16 +53,27 @@ def loss_and_gradients(mesh_sizes, devices, **model):
 
 @pytest.fixture(scope="module")
 def on_one_device():
-    return loss_and_gradients({"replica": 1}, jax.devices()[:1])
+    return {
+        accumulation: loss_and_gradients({"replica": 1}, jax.devices()[:1], **model)
+        for accumulation, model in ((1, {}), (4, QUIET))
+    }
 
 
 @pytest.mark.parametrize(
-    "mesh",
-    [{"replica": 8}, {"replica": 2, "fsdp": 4}, {"replica": 2, "fsdp": 2, "tensor": 2}],
+    ("mesh", "accumulation"),
+    [
+        ({"replica": 8}, 1),
+        ({"replica": 8}, 4),
+        ({"replica": 2, "fsdp": 4}, 1),
+        ({"replica": 2, "fsdp": 2, "tensor": 2}, 1),
+        ({"replica": 2, "fsdp": 2, "tensor": 2}, 4),
+    ],
     ids=str,
 )
-def test_loss_and_gradients_on_eight_devices_equal_those_on_one(on_one_device, mesh):
-    loss, gradients = loss_and_gradients(mesh, jax.devices())
+def test_loss_and_gradients_on_eight_devices_equal_those_on_one(on_one_device, mesh, accumulation):
+    model = QUIET if accumulation > 1 else {}
+    loss, gradients = loss_and_gradients(mesh, jax.devices(), accumulation, **model)
+    on_one_device = on_one_device[accumulation]
     assert loss == pytest.approx(on_one_device[0], rel=1e-5)
     largest = max(float(np.abs(leaf).max()) for leaf in jax.tree.leaves(on_one_device[1]))
     assert largest > 1e-2
@@ -129,6 +142,36 @@ def test_moments_lie_as_their_parameters_do():
     state = program.init(jax.random.key(0))
     shard = state.params["encoder"]["blocks"]["mlp"]["up"]["kernel"].addressable_shards[0].data
     assert shard.shape == (4, 64, 256)
+
+
+def test_a_factored_moment_is_copied_and_the_rest_follows():
+    config = small_config()
+    config.optimizer.update(name="adafactor", moment_dtype="bfloat16", polyak=0.9)
+    mesh = make_mesh(MeshConfig(replica=1, fsdp=8))
+    program = make_program(run_config(config), open_source("digits", "train", 16), mesh)
+    kernel = P(None, "fsdp", "tensor")
+    assert program.state.average["encoder"]["blocks"]["mlp"]["up"]["kernel"].sharding.spec == kernel
+    state = program.init(jax.random.key(0))
+    batch = {k: np.zeros(v.shape, v.dtype) for k, v in program.batch.items()}
+    state, metrics = program.step(state, jax.device_put(batch, program.batch["image"].sharding))
+    assert np.isfinite(float(metrics["loss"]))
+
+
+def test_the_fsdp_step_holds_an_eighth_of_the_state_on_each_device():
+    mesh = make_mesh(MeshConfig(replica=1, fsdp=8))
+    program = make_program(run_config(small_config()), open_source("digits", "train", 16), mesh)
+    compiled = program.step.lower(program.state, program.batch).compile()
+
+    def on_a_device(leaf):
+        return math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize
+
+    leaves = jax.tree.leaves((program.state, program.batch))
+    expected = sum(map(on_a_device, leaves))
+    assert compiled.memory_analysis().argument_size_in_bytes == pytest.approx(expected, rel=0.02)
+    copied = sum(leaf.size * leaf.dtype.itemsize for leaf in leaves if leaf.sharding.is_fully_replicated)
+    total = sum(leaf.size * leaf.dtype.itemsize for leaf in leaves)
+    assert expected == pytest.approx((total - copied) / 8 + copied, rel=1e-6)
+    assert copied < 0.05 * total
 
 
 def test_a_large_parameter_without_a_rule_is_an_error_that_names_it():

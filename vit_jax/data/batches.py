@@ -49,6 +49,12 @@ def train_batches(
     return grain.MapDataset.range(sys.maxsize // batch_size).map(batch)
 
 
+def train_indices(source: Source, *, batch_size: int, seed: int, step: int) -> list[int]:
+    """Which examples of the source are the rows of that step's batch."""
+    order = grain.MapDataset.range(len(source)).seed(seed).shuffle().repeat()
+    return [int(order[step * batch_size + row]) for row in range(batch_size)]
+
+
 def eval_batches(
     source: Source,
     *,

@@ -11,6 +11,10 @@ def multi_hot(labels: jax.Array, num_classes: int) -> jax.Array:
 
 
 def top1_correct(logits: jax.Array, targets: jax.Array) -> jax.Array:
-    """1 where the best class is among the image's labels: [batch, class] x 2 -> [batch]."""
+    """1 where the best class is among the image's labels: [batch, class] x 2 -> [batch].
+
+    Of mixed images, the label with the larger weight counts.
+    """
     best = jnp.argmax(logits, axis=-1)
-    return jnp.take_along_axis(targets, best[:, None], axis=-1)[:, 0]
+    target = jnp.take_along_axis(targets, best[:, None], axis=-1)[:, 0]
+    return (target >= jnp.maximum(targets.max(axis=-1), 1e-6)).astype(jnp.float32)

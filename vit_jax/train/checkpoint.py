@@ -1,11 +1,13 @@
 """Saving and resuming a run: Orbax, asynchronous, parameters apart from the rest."""
 
+import dataclasses
 import pathlib
+from typing import Any
 
 import orbax.checkpoint as ocp
 
 from vit_jax.train.step import TrainState
-from vit_jax.weights.checkpoint import PARAMS, PROGRESS
+from vit_jax.weights.checkpoint import AVERAGE, PARAMS, PROGRESS
 
 
 class Checkpoints:
@@ -23,30 +25,26 @@ class Checkpoints:
 
     def save(self, step: int, state: TrainState) -> None:
         """Copies the state off the devices and writes it in the background."""
-        progress = {"step": state.step, "opt_state": state.opt_state}
-        self._manager.save(
-            step,
-            args=ocp.args.Composite(
-                **{
-                    PARAMS: ocp.args.StandardSave(state.params),
-                    PROGRESS: ocp.args.StandardSave(progress),
-                }
-            ),
-        )
+        items = {name: ocp.args.StandardSave(value) for name, value in _items(state).items()}
+        self._manager.save(step, args=ocp.args.Composite(**items))
+
+    def wait(self) -> None:
+        """Until saves under way are on disk."""
+        self._manager.wait_until_finished()
 
     def restore_latest(self, abstract: TrainState) -> TrainState | None:
         """The newest state, laid out as `abstract` says, or None where there is none."""
         step = self._manager.latest_step()
         if step is None:
             return None
-        progress = {"step": abstract.step, "opt_state": abstract.opt_state}
-        restored = self._manager.restore(
-            step,
-            args=ocp.args.Composite(
-                **{
-                    PARAMS: ocp.args.StandardRestore(abstract.params),
-                    PROGRESS: ocp.args.StandardRestore(progress),
-                }
-            ),
-        )
-        return TrainState(params=restored[PARAMS], **restored[PROGRESS])
+        items = {name: ocp.args.StandardRestore(v) for name, v in _items(abstract).items()}
+        restored = self._manager.restore(step, args=ocp.args.Composite(**items))
+        average = restored[AVERAGE] if AVERAGE in items else {}
+        return TrainState(params=restored[PARAMS], average=average, **restored[PROGRESS])
+
+
+def _items(state: TrainState) -> dict[str, Any]:
+    """The parts of a state that are kept apart."""
+    fields = {field.name: getattr(state, field.name) for field in dataclasses.fields(state)}
+    apart = {PARAMS: fields.pop(PARAMS), AVERAGE: fields.pop(AVERAGE)}
+    return {**{name: part for name, part in apart.items() if part}, PROGRESS: fields}

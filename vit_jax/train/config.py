@@ -14,11 +14,11 @@ import ml_collections
 from ml_collections import config_dict
 
 from vit_jax.errors import UsageError, closest
-from vit_jax.models.config import NetworkConfig
+from vit_jax.models.config import DTYPES, NetworkConfig
 from vit_jax.models.variants import model_config, schema_of
 
 
-def _at_least(least: int, key: str, value: int) -> None:
+def _at_least(least: int, key: str, value: float) -> None:
     if value < least:
         raise UsageError(f"config.{key}={value}: expected {least} or more")
 
@@ -67,25 +67,63 @@ class DataConfig:
 
 
 @dataclasses.dataclass(frozen=True)
-class OptimizerConfig:
-    """Adam with decoupled decay for pre-training, SGD with momentum for fine-tuning."""
+class AugmentConfig:
+    """What happens to images on the device, after flipping; 0: off."""
 
-    name: str = "adamw"  # or "sgd"
+    mixup: float = 0.0  # alpha of the Beta distribution that weights are drawn from
+    cutmix: float = 0.0  # likewise, of the area; with both on, each step takes one of them
+    erasing: float = 0.0  # the chance of an image to lose a box
+    randaugment_layers: int = 0  # operations on each image
+    randaugment_magnitude: float = 10.0
+
+    def __post_init__(self) -> None:
+        for key, value in dataclasses.asdict(self).items():
+            _at_least(0, f"augment.{key}", value)
+        if self.erasing > 1:
+            raise UsageError(f"config.augment.erasing={self.erasing}: expected a chance up to 1")
+
+
+@dataclasses.dataclass(frozen=True)
+class OptimizerConfig:
+    """Adam with decoupled decay for pre-training, SGD with momentum for fine-tuning.
+
+    Multipliers are numbers by patterns of parameter paths, the first that matches a whole path, as
+    in {"embedding/.*": 0.0}, which freezes the embedding.
+    """
+
+    name: str = "adamw"  # or "sgd", "adafactor" (in its scaled-up form)
     learning_rate: float = 1e-3
-    schedule: str = "cosine"  # or "linear", "constant"
+    schedule: str = "cosine"  # or "linear", "rsqrt", "constant"
     warmup: str = "0 steps"
+    cooldown: str = "0 steps"  # linear, to end_learning_rate (rsqrt, constant)
+    timescale: str = "10_000 steps"  # (rsqrt)
     end_learning_rate: float = 0.0
-    weight_decay: float = 0.0  # times the learning rate, on kernels only (adamw)
+    weight_decay: float = 0.0  # times the learning rate, on kernels only (adamw, adafactor)
     b1: float = 0.9
     b2: float = 0.999
     momentum: float = 0.9  # (sgd)
+    moment_dtype: str = "float32"  # of the first moment; "bfloat16" saves a quarter of the state
     clip_norm: float = 0.0  # of the global gradient norm; 0: off
+    rate_multipliers: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    decay_multipliers: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    layer_decay: float = 1.0  # of the learning rate, from each layer to the one below
+    polyak: float = 0.0  # > 0: evaluate an average of the parameters that forgets by 1 - this
 
     def __post_init__(self) -> None:
         if self.learning_rate <= 0:
             raise UsageError(
                 f"config.optimizer.learning_rate={self.learning_rate}: expected more than 0"
             )
+        if self.moment_dtype not in DTYPES:
+            raise UsageError(
+                f"config.optimizer.moment_dtype={self.moment_dtype!r}: expected one of "
+                f"{', '.join(DTYPES)}"
+            )
+        for key in ("polyak", "layer_decay"):
+            if not 0 <= getattr(self, key) <= 1:
+                raise UsageError(
+                    f"config.optimizer.{key}={getattr(self, key)}: expected from 0 to 1"
+                )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -113,11 +151,13 @@ class RunConfig:
 
     model: ModelConfig = ModelConfig()
     data: DataConfig = DataConfig()
+    augment: AugmentConfig = AugmentConfig()
     optimizer: OptimizerConfig = OptimizerConfig()
     mesh: MeshConfig = MeshConfig()
     evaluators: Mapping[str, EvaluatorConfig] = dataclasses.field(default_factory=dict)
     image_size: int | tuple[int, int] = 224
     batch_size: int = 4096  # of all devices together
+    accumulation: int = 1  # microbatches whose gradients make one step
     total: str = "90 epochs"
     loss: str = "softmax"  # or "sigmoid", for several labels per image
     label_smoothing: float = 0.0
@@ -126,9 +166,13 @@ class RunConfig:
     log_every: str = "50 steps"
     checkpoint_every: str = "10%"
     checkpoints_kept: int = 2
+    bad_steps_allowed: int = 20  # in a row, with a loss or gradient that is not finite
+    spike_norm: float = 0.0  # > 0: a step whose gradient is larger is not applied either
 
     def __post_init__(self) -> None:
         _at_least(1, "batch_size", self.batch_size)
+        _at_least(1, "accumulation", self.accumulation)
+        _at_least(1, "bad_steps_allowed", self.bad_steps_allowed)
         _at_least(0, "seed", self.seed)
         _at_least(1, "checkpoints_kept", self.checkpoints_kept)
 
@@ -140,7 +184,10 @@ def default_config(**values: Any) -> ml_collections.ConfigDict:
         if config.model[key] is None:  # a flag that sets it must know its type
             config.model[key] = config_dict.placeholder(_without_none(hint))
     config.lock()
-    config.evaluators.unlock()  # its keys are names that each config chooses
+    # Their keys are names that each config chooses.
+    config.evaluators.unlock()
+    config.optimizer.rate_multipliers.unlock()
+    config.optimizer.decay_multipliers.unlock()
     with config.ignore_type():  # an image size may be a number or a pair
         for key, value in values.items():
             config[key] = value
@@ -218,7 +265,7 @@ def _convert(hint: Any, value: Any, path: str) -> Any:
         return _build(hint, value, path)
     if typing.get_origin(hint) is Mapping:
         return {
-            key: _build(typing.get_args(hint)[1], v, f"{path}.{key}") for key, v in value.items()
+            key: _convert(typing.get_args(hint)[1], v, f"{path}.{key}") for key, v in value.items()
         }
     if path == "config.image_size":
         return value if isinstance(value, int) else tuple(value)

@@ -12,10 +12,10 @@ from typing import Any
 import jax
 from flax import nnx
 
-from vit_jax.data.batches import local_rows, on_device, train_batches
+from vit_jax.data.batches import local_rows, on_device, train_batches, train_indices
 from vit_jax.data.source import Source
 from vit_jax.data.sources import open_source
-from vit_jax.errors import UsageError
+from vit_jax.errors import Diverged, UsageError
 from vit_jax.evaluate.evaluators import Evaluator, make_evaluator
 from vit_jax.models.config import as_size, config_to_dict
 from vit_jax.train.checkpoint import Checkpoints
@@ -108,15 +108,18 @@ def _run_steps(run: _Run, state: TrainState, start: int) -> dict[str, Any]:
     with MetricsWriter(run.folder, start) if is_lead() else contextlib.nullcontext() as writer:
         for step in range(start + 1, schedule.total + 1):
             state, metrics = step_fn(state, next(batches))
-            in_flight.append(metrics)
-            if len(in_flight) > _STEPS_IN_FLIGHT:
-                jax.block_until_ready(in_flight.popleft())
+            in_flight.append((step, metrics))
+            if len(in_flight) > _STEPS_IN_FLIGHT or step == schedule.total:
+                _check_steps(run, in_flight, keep=_STEPS_IN_FLIGHT if step < schedule.total else 0)
             record: dict[str, float] = {}
             if schedule.due(schedule.log, step):
-                record |= {f"train/{key}": float(value) for key, value in metrics.items()}
+                values = {key: float(value) for key, value in metrics.items()}
+                if values.pop("bad_in_a_row"):  # nothing was learned: its other numbers say nothing
+                    values = {"bad_steps": values["bad_steps"]}
+                record |= {f"train/{key}": value for key, value in values.items()}
                 rate, eta = clock.measure(step)
                 record |= {"train/images_per_second": rate, "train/seconds": clock.seconds}
-                shown = {"loss": record["train/loss"], "accuracy": record["train/accuracy"]}
+                shown = {k: values[k] for k in ("loss", "accuracy") if k in values}
                 progress.update(step, shown, rate, eta)
             record |= _evaluate(run, state, step, clock)
             latest |= record
@@ -134,12 +137,42 @@ def _run_steps(run: _Run, state: TrainState, start: int) -> dict[str, Any]:
     }
 
 
+def _check_steps(run: _Run, in_flight: collections.deque, keep: int) -> None:
+    """Waits for all steps but the latest; tells of those that were not applied, ends after many."""
+    while len(in_flight) > keep:
+        step, metrics = in_flight.popleft()
+        in_a_row = int(metrics["bad_in_a_row"])
+        if not in_a_row:
+            continue
+        indices = train_indices(
+            run.source, batch_size=run.config.batch_size, seed=run.config.seed, step=step - 1
+        )
+        loss, norm = float(metrics["loss"]), float(metrics["gradient_norm"])
+        run.progress.note(
+            f"step {step} was not applied: loss {loss:.4g}, gradient norm {norm:.4g}, "
+            f"examples {_shortened(indices)}"
+        )
+        if in_a_row >= run.config.bad_steps_allowed:
+            run.checkpoints.wait()
+            raise Diverged(
+                f"{run.folder.path}: {in_a_row} steps in a row, up to step {step}, had a loss or "
+                f"gradient that is not finite (or above spike_norm); the checkpoint of step "
+                f"{latest_step(run.folder.checkpoints)} is good. Lower optimizer.learning_rate or "
+                f"set optimizer.clip_norm"
+            )
+
+
+def _shortened(indices: list[int]) -> str:
+    first = ", ".join(map(str, indices[:8]))
+    return first if len(indices) <= 8 else f"{first}, ... ({len(indices)} in all)"
+
+
 def _evaluate(run: _Run, state: TrainState, step: int, clock: Clock) -> dict[str, float]:
     record: dict[str, float] = {}
     for name, every, evaluator in run.schedule.evaluators:
         if run.schedule.due(every, step):
             with clock.paused():
-                results = evaluator(nnx.merge(run.program.graphdef, state.params))
+                results = evaluator(nnx.merge(run.program.graphdef, state.average or state.params))
             record |= {f"{name}/{key}": value for key, value in results.items()}
     return record
 
@@ -206,7 +239,7 @@ def _make_schedule(config: RunConfig, program: Program, source: Source) -> _Sche
 # What may change when a run is resumed. Everything else would make it another run.
 _MAY_CHANGE = (
     "total", "log_every", "checkpoint_every", "checkpoints_kept", "evaluators", "mesh", "init",
-    "data.threads", "model.remat",
+    "data.threads", "model.remat", "bad_steps_allowed",
 )  # fmt: skip
 
 

@@ -7,11 +7,11 @@ import jax.numpy as jnp
 import optax
 from flax import nnx
 
-from vit_jax.data.labels import multi_hot, top1_correct
+from vit_jax.data.labels import top1_correct
 from vit_jax.errors import UsageError
 
 Metrics = dict[str, jax.Array]
-# (model, images in [-1, 1], labels, key) -> (loss, metrics)
+# (model, images in [-1, 1], targets [batch, class], key) -> (loss, metrics)
 Objective = Callable[[nnx.Module, jax.Array, jax.Array, jax.Array], tuple[jax.Array, Metrics]]
 
 
@@ -22,10 +22,9 @@ def classification(loss: str, label_smoothing: float = 0.0) -> Objective:
         raise UsageError(f"loss={loss!r}: expected one of {', '.join(losses)}")
 
     def objective(
-        model: nnx.Module, images: jax.Array, labels: jax.Array, key: jax.Array
+        model: nnx.Module, images: jax.Array, targets: jax.Array, key: jax.Array
     ) -> tuple[jax.Array, Metrics]:
         logits = model(images, key)
-        targets = multi_hot(labels, logits.shape[-1])
         smooth = targets * (1 - label_smoothing) + label_smoothing / logits.shape[-1]
         value = losses[loss](logits, smooth).mean()
         return value, {"accuracy": top1_correct(logits, targets).mean()}

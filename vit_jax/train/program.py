@@ -24,7 +24,7 @@ from vit_jax.train.durations import to_steps
 from vit_jax.train.objectives import classification
 from vit_jax.train.optimizer import make_optimizer, make_schedule
 from vit_jax.train.sharding import batch_sharding, optimizer_shardings, param_shardings
-from vit_jax.train.step import TrainState, make_train_step
+from vit_jax.train.step import TrainState, first_state, make_train_step
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,12 +48,15 @@ def make_program(config: RunConfig, source: Source, mesh: Mesh) -> Program:
     total_steps = in_steps(config.total, "total")
     if total_steps < 1:
         raise UsageError(f"config.total={config.total!r} is less than one step of training")
-    warmup = in_steps(config.optimizer.warmup, "optimizer.warmup", total_steps)
-    schedule = make_schedule(config.optimizer, warmup, total_steps)
+    warmup, cooldown, timescale = (
+        in_steps(getattr(config.optimizer, key), f"optimizer.{key}", total_steps)
+        for key in ("warmup", "cooldown", "timescale")
+    )
+    schedule = make_schedule(config.optimizer, warmup, total_steps, cooldown, timescale)
     optimizer = make_optimizer(config.optimizer, schedule)
 
     def start_from(params: Any) -> TrainState:
-        return TrainState(jnp.zeros((), jnp.int32), params, optimizer.init(params))
+        return first_state(params, optimizer, config.optimizer.polyak)
 
     def init(key: jax.Array) -> TrainState:
         return start_from(init_params(network, key))
@@ -65,8 +68,8 @@ def make_program(config: RunConfig, source: Source, mesh: Mesh) -> Program:
         classification(config.loss, config.label_smoothing),
         optimizer,
         schedule,
-        seed=config.seed,
-        flip=config.data.flip,
+        config,
+        source.num_classes,
     )
     return Program(
         network=network,
@@ -100,15 +103,21 @@ def steps_of(
 def _state_shardings(
     shapes: TrainState, optimizer: optax.GradientTransformation, mesh: Mesh
 ) -> TrainState:
-    params = param_shardings(shapes.params, mesh)
-    moments = optimizer_shardings(optimizer, shapes.opt_state, params, mesh)
-    return TrainState(NamedSharding(mesh, P()), params, moments)
+    params, copied = param_shardings(shapes.params, mesh), NamedSharding(mesh, P())
+    return TrainState(
+        step=copied,
+        params=params,
+        opt_state=optimizer_shardings(optimizer, shapes, params, mesh),
+        average=params if shapes.average else {},
+        bad_steps=copied,
+        bad_in_a_row=copied,
+    )
 
 
 def _abstract_batch(
     config: RunConfig, network: NetworkConfig, source: Source, mesh: Mesh
 ) -> dict[str, jax.ShapeDtypeStruct]:
-    sharding = batch_sharding(mesh, config.batch_size)
+    sharding = batch_sharding(mesh, config.batch_size, config.accumulation)
     label = source[0]["label"]
     image_shape = (config.batch_size, *network.image_size, network.channels)
     return {

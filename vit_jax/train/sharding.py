@@ -72,15 +72,17 @@ def make_mesh(config: MeshConfig, devices: list[jax.Device] | None = None) -> Me
     return jax.make_mesh(tuple(sizes), AXES, (AxisType.Auto,) * len(AXES), devices=devices)
 
 
-def batch_sharding(mesh: Mesh, batch_size: int) -> NamedSharding:
-    """Rows of the batch over replica and fsdp."""
-    parts = mesh.shape["replica"] * mesh.shape["fsdp"]
+def batch_sharding(mesh: Mesh, batch_size: int, accumulation: int = 1) -> NamedSharding:
+    """Rows of the batch over replica and fsdp, in each microbatch."""
+    devices = mesh.shape["replica"] * mesh.shape["fsdp"]
+    parts = devices * accumulation
     if batch_size < 1 or batch_size % parts:
         below = batch_size // parts * parts
         choices = f"{below} or {below + parts}" if below > 0 else str(parts)
-        raise UsageError(
-            f"batch_size={batch_size} does not divide over {parts} devices: use {choices}"
+        over = f"{devices} devices" + (
+            f" x {accumulation} microbatches" if accumulation > 1 else ""
         )
+        raise UsageError(f"batch_size={batch_size} does not divide over {over}: use {choices}")
     return NamedSharding(mesh, BATCH_SPEC)
 
 
@@ -92,15 +94,18 @@ def param_shardings(params: Any, mesh: Mesh) -> Any:
 
 
 def optimizer_shardings(
-    optimizer: optax.GradientTransformation, opt_state: Any, shardings: Any, mesh: Mesh
+    optimizer: optax.GradientTransformation, state: Any, shardings: Any, mesh: Mesh
 ) -> Any:
-    """Moments lie as their parameters do; counters are copied."""
+    """Moments lie as their parameters do; what has another shape (a counter, the rows and columns
+    of a factored moment) is copied. `state` is an abstract TrainState."""
+    copied = NamedSharding(mesh, P())
     return optax.tree.map_params(
         optimizer,
-        lambda _, sharding: sharding,
-        opt_state,
+        lambda moment, param, sharding: sharding if moment.shape == param.shape else copied,
+        state.opt_state,
+        state.params,
         shardings,
-        transform_non_params=lambda _: NamedSharding(mesh, P()),
+        transform_non_params=lambda _: copied,
     )
 
 

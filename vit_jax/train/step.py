@@ -1,15 +1,22 @@
 """The train step: a pure function from (state, batch) to (state, metrics)."""
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import optax
 from flax import nnx
 
-from vit_jax.data.augment import normalize, random_flip
+from vit_jax.data.augment import cutmix, mixup, normalize, random_erasing, random_flip
+from vit_jax.data.labels import multi_hot
+from vit_jax.data.rand_augment import rand_augment
+from vit_jax.train.config import RunConfig
 from vit_jax.train.objectives import Metrics, Objective
+
+Batch = dict[str, jax.Array]
 
 
 @jax.tree_util.register_dataclass
@@ -17,12 +24,27 @@ from vit_jax.train.objectives import Metrics, Objective
 class TrainState:
     """All that a run carries from step to step. Data order and noise derive from `step`."""
 
-    step: jax.Array  # int32 scalar: updates made so far
+    step: jax.Array  # int32 scalar: batches seen so far
     params: Any
     opt_state: Any
+    average: Any  # of the parameters (Polyak), or an empty dict
+    bad_steps: jax.Array  # int32 scalar: steps that were not applied
+    bad_in_a_row: jax.Array  # int32 scalar: the latest of them
 
 
-TrainStep = Callable[[TrainState, dict[str, jax.Array]], tuple[TrainState, Metrics]]
+TrainStep = Callable[[TrainState, Batch], tuple[TrainState, Metrics]]
+
+
+def first_state(params: Any, optimizer: optax.GradientTransformation, polyak: float) -> TrainState:
+    """The state before the first step."""
+    return TrainState(
+        step=jnp.zeros((), jnp.int32),
+        params=params,
+        opt_state=optimizer.init(params),
+        average=jax.tree.map(jnp.copy, params) if polyak else {},
+        bad_steps=jnp.zeros((), jnp.int32),
+        bad_in_a_row=jnp.zeros((), jnp.int32),
+    )
 
 
 def make_train_step(
@@ -30,31 +52,113 @@ def make_train_step(
     objective: Objective,
     optimizer: optax.GradientTransformation,
     schedule: optax.Schedule,
-    *,
-    seed: int,
-    flip: bool,
+    config: RunConfig,
+    num_classes: int,
 ) -> TrainStep:
-    """Flip, normalise, forward, backward, update."""
+    """Augment, forward, backward, update; a bad step is seen, counted, and not applied."""
+    prepare = functools.partial(prepared, config=config, num_classes=num_classes)
 
-    def train_step(state: TrainState, batch: dict[str, jax.Array]) -> tuple[TrainState, Metrics]:
+    def loss_and_gradient(
+        params: Any, images: jax.Array, targets: jax.Array, key: jax.Array
+    ) -> tuple[tuple[jax.Array, Metrics], Any]:
+        def loss(params: Any) -> tuple[jax.Array, Metrics]:
+            return objective(nnx.merge(graphdef, params), images, targets, key)
+
+        return jax.value_and_grad(loss, has_aux=True)(params)
+
+    def train_step(state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
         # Randomness is a function of (seed, step), so a resumed run draws what it would have.
-        key = jax.random.fold_in(jax.random.key(seed), state.step)
-        flip_key, noise_key = jax.random.split(key)
-        images = random_flip(batch["image"], flip_key) if flip else batch["image"]
-        images = normalize(images)
-
-        def loss_fn(params: Any) -> tuple[jax.Array, Metrics]:
-            return objective(nnx.merge(graphdef, params), images, batch["label"], noise_key)
-
-        (loss, metrics), grads = jax.value_and_grad(loss_fn, has_aux=True)(state.params)
-        updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
+        key = jax.random.fold_in(jax.random.key(config.seed), state.step)
+        augment_key, noise_key = jax.random.split(key)
+        images, targets = prepare(batch, augment_key)
+        (loss, metrics), gradient = accumulated(loss_and_gradient, config.accumulation)(
+            state.params, images, targets, noise_key
+        )
+        norm = optax.tree.norm(gradient)
+        is_good = jnp.isfinite(loss) & jnp.isfinite(norm)
+        if config.spike_norm:
+            is_good &= norm <= config.spike_norm
+        updates, opt_state = optimizer.update(gradient, state.opt_state, state.params)
         params = optax.apply_updates(state.params, updates)
+        average = jax.tree.map(
+            lambda old, new: old + (1 - config.optimizer.polyak) * (new - old),
+            state.average,
+            params if config.optimizer.polyak else {},
+        )
+        bad = (~is_good).astype(jnp.int32)
+        accepted = jax.tree.map(
+            lambda new, old: jnp.where(is_good, new, old),
+            (params, opt_state, average),
+            (state.params, state.opt_state, state.average),
+        )
+        new_state = TrainState(
+            state.step + 1,
+            *accepted,
+            bad_steps=state.bad_steps + bad,
+            bad_in_a_row=(state.bad_in_a_row + bad) * bad,
+        )
         metrics = {
             "loss": loss,
             **metrics,
             "learning_rate": schedule(state.step),
-            "gradient_norm": optax.tree.norm(grads),
+            "gradient_norm": norm,
+            "parameter_norm": optax.tree.norm(new_state.params),
+            "update_norm": optax.tree.norm(updates),
+            "bad_steps": new_state.bad_steps,
+            "bad_in_a_row": new_state.bad_in_a_row,
         }
-        return TrainState(state.step + 1, params, opt_state), metrics
+        return new_state, metrics
 
     return train_step
+
+
+def prepared(
+    batch: Batch, key: jax.Array, *, config: RunConfig, num_classes: int
+) -> tuple[jax.Array, jax.Array]:
+    """uint8 images and class numbers -> the network's input, and targets [batch, class]."""
+    augment = config.augment
+    images, targets = batch["image"], multi_hot(batch["label"], num_classes)
+    flip_key, rand_key, mix_key, choice_key, erase_key = jax.random.split(key, 5)
+    if config.data.flip:
+        images = random_flip(images, flip_key)
+    if augment.randaugment_layers:
+        images = rand_augment(
+            images, rand_key, augment.randaugment_layers, augment.randaugment_magnitude
+        )
+    images = normalize(images)
+    mixes = [
+        functools.partial(mix, alpha=alpha)
+        for mix, alpha in ((mixup, augment.mixup), (cutmix, augment.cutmix))
+        if alpha
+    ]
+    if mixes:
+        chosen = jax.random.randint(choice_key, (), 0, len(mixes))
+        images, targets = jax.lax.switch(chosen, mixes, images, targets, mix_key)
+    if augment.erasing:
+        images = random_erasing(images, erase_key, augment.erasing)
+    return images, targets
+
+
+def accumulated(function: Callable[..., Any], parts: int) -> Callable[..., Any]:
+    """`function(params, images, targets, key)` as the mean over so many microbatches.
+
+    Each takes every parts-th row, so that it is spread over the devices as the batch is, and has
+    a key of its own.
+    """
+    if parts == 1:
+        return function
+
+    def mean(params: Any, images: jax.Array, targets: jax.Array, key: jax.Array) -> Any:
+        def split(x: jax.Array) -> jax.Array:
+            return x.reshape(-1, parts, *x.shape[1:]).swapaxes(0, 1)
+
+        def body(total: Any, part: tuple[jax.Array, ...]) -> tuple[Any, None]:
+            return jax.tree.map(jnp.add, total, function(params, *part)), None
+
+        rows = (split(images), split(targets), jax.random.split(key, parts))
+        shapes = jax.eval_shape(function, params, *jax.tree.map(lambda x: x[0], rows))
+        zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+        total, _ = jax.lax.scan(body, zeros, rows)
+        return jax.tree.map(lambda leaf: leaf / parts, total)
+
+    return mean

@@ -10,12 +10,13 @@ from vit_jax.errors import UsageError
 from vit_jax.models.config import NetworkConfig
 from vit_jax.models.network import abstract_params
 
-# The names under which a checkpoint keeps the two halves of a train state.
-PARAMS, PROGRESS = "params", "progress"
+# The names under which a checkpoint keeps the parts of a train state: what a network is, its
+# average where the run keeps one, and what only resuming needs.
+PARAMS, AVERAGE, PROGRESS = "params", "average", "progress"
 
 
 def restore_params(checkpoints: pathlib.Path, network: NetworkConfig) -> dict[str, Any]:
-    """The newest parameters in a run's checkpoints folder."""
+    """The newest parameters in a run's checkpoints folder; their average, if it keeps one."""
     step = latest_step(checkpoints)
     if step is None:
         raise UsageError(
@@ -27,7 +28,9 @@ def restore_params(checkpoints: pathlib.Path, network: NetworkConfig) -> dict[st
         abstract_params(network),
     )
     with ocp.StandardCheckpointer() as checkpointer:
-        return checkpointer.restore(checkpoints.resolve() / str(step) / PARAMS, target)
+        newest = checkpoints.resolve() / str(step)
+        item = AVERAGE if (newest / AVERAGE).is_dir() else PARAMS
+        return checkpointer.restore(newest / item, target)
 
 
 def latest_step(checkpoints: pathlib.Path) -> int | None:

@@ -1,0 +1,61 @@
+"""One step: microbatches, averages, and what the batch becomes on the device."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import vit_jax
+from tests.train.small_run import small_config
+from vit_jax.errors import UsageError
+from vit_jax.train.config import run_config
+from vit_jax.train.loop import train
+from vit_jax.train.step import accumulated, prepared
+from vit_jax.weights.run_folder import RunFolder
+
+
+def test_microbatches_have_their_own_keys_and_every_row_once():
+    seen = []
+
+    def function(params, images, targets, key):
+        seen.append(images.shape)
+        return (images.sum() * params, {"key": jax.random.key_data(key)[1].astype(jnp.float32)})
+
+    images = jnp.arange(24.0).reshape(12, 2)
+    total, metrics = accumulated(function, 4)(2.0, images, images, jax.random.key(3))
+    assert float(total) == pytest.approx(2.0 * images.sum() / 4)
+    keys = [jax.random.key_data(k)[1] for k in jax.random.split(jax.random.key(3), 4)]
+    assert float(metrics["key"]) == pytest.approx(np.mean(np.float32(keys)), rel=1e-6)
+    assert seen[0] == (3, 2)
+
+
+def test_a_batch_that_does_not_divide_into_microbatches_is_refused(tmp_path):
+    with pytest.raises(UsageError, match=r"over 8 devices x 3 microbatches: use 24"):
+        train(run_config(small_config(accumulation=3)), tmp_path)
+
+
+def test_all_augmentations_together():
+    config = small_config()
+    config.augment.update(mixup=0.2, cutmix=1.0, erasing=0.25, randaugment_layers=2)
+    rng = np.random.default_rng(0)
+    batch = {
+        "image": rng.integers(0, 256, (8, 16, 16, 3), dtype=np.uint8),
+        "label": rng.integers(0, 10, 8),
+    }
+    run = jax.jit(lambda key: prepared(batch, key, config=run_config(config), num_classes=10))
+    images, targets = run(jax.random.key(0))
+    assert images.shape == (8, 16, 16, 3) and images.dtype == jnp.float32
+    np.testing.assert_allclose(targets.sum(axis=1), 1, atol=1e-5)
+    assert not np.array_equal(images, run(jax.random.key(1))[0])
+
+
+def test_polyak_averages_what_is_evaluated_and_loaded(tmp_path):
+    config = small_config(total="4 steps", checkpoint_every="2 steps")
+    config.optimizer.polyak = 0.5
+    train(run_config(config), tmp_path)
+    newest = RunFolder(tmp_path).checkpoints / "4"
+    assert (newest / "average").is_dir()
+    averaged = vit_jax.load(tmp_path).head.kernel[...]
+    (newest / "average").rename(newest / "hidden")
+    plain = vit_jax.load(tmp_path).head.kernel[...]
+    assert 0 < np.abs(averaged).max() < np.abs(plain).max()  # it lags behind, from zero
