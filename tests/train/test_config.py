@@ -29,6 +29,15 @@ def test_values_become_typed_sections():
     assert run_config(dataclasses.asdict(run)) == run
 
 
+def test_multipliers_are_set_by_pattern():
+    config = default_config()
+    config.optimizer.rate_multipliers = {"embedding/*": 0.0}
+    config.optimizer.decay_multipliers["head/*"] = 10.0
+    optimizer = run_config(config).optimizer
+    assert optimizer.rate_multipliers == {"embedding/*": 0.0}
+    assert optimizer.decay_multipliers == {"head/*": 10.0}
+
+
 def test_what_a_config_leaves_open_is_as_the_name_says():
     config = default_config(image_size=32)
     config.model.update(name="Axial-B/16", width=96)
@@ -52,6 +61,12 @@ def test_what_a_config_leaves_open_is_as_the_name_says():
         ({"checkpoints_kept": 0}, "config.checkpoints_kept=0: expected 1 or more"),
         ({"data": {"threads": -1}}, "config.data.threads=-1: expected 0 or more"),
         ({"optimizer": {"learning_rate": 0.0}}, "learning_rate=0.0: expected more than 0"),
+        ({"optimizer": {"moment_dtype": "int8"}}, "moment_dtype='int8': expected one of"),
+        ({"optimizer": {"polyak": 2.0}}, "polyak=2.0: expected from 0 to 1"),
+        ({"optimizer": {"rate_multipliers": {"a": "b"}}}, "rate_multipliers.a='b': expected float"),
+        ({"augment": {"mixup": -1.0}}, "augment.mixup=-1.0: expected 0 or more"),
+        ({"augment": {"erasing": 1.5}}, "expected a chance up to 1"),
+        ({"accumulation": 0}, "accumulation=0: expected 1 or more"),
     ],
 )
 def test_unknown_keys_and_wrong_types_are_errors(values, says):

@@ -87,8 +87,8 @@ class AugmentConfig:
 class OptimizerConfig:
     """Adam with decoupled decay for pre-training, SGD with momentum for fine-tuning.
 
-    Multipliers are numbers by patterns of parameter paths, the first that matches a whole path, as
-    in {"embedding/.*": 0.0}, which freezes the embedding.
+    Multipliers are numbers by patterns of parameter paths, as in {"embedding/*": 0.0}, which
+    freezes the embedding; the first that matches a whole path counts.
     """
 
     name: str = "adamw"  # or "sgd", "adafactor" (in its scaled-up form)

@@ -1,7 +1,7 @@
 """Optimizers and learning-rate schedules (section 4.1, appendix B.1), put together from optax."""
 
-import re
 from collections.abc import Mapping
+from fnmatch import fnmatchcase
 from typing import Any
 
 import jax
@@ -16,7 +16,7 @@ OPTIMIZERS = ("adamw", "sgd", "adafactor")
 SCHEDULES = ("cosine", "linear", "rsqrt", "constant")
 
 # Weight decay acts on matrices, not on biases, norms, tokens or positions.
-DECAYED = r".*kernel"
+DECAYED = "*kernel"
 
 
 def make_schedule(
@@ -98,14 +98,14 @@ def multipliers(patterns: Mapping[str, float], params: Any, what: str) -> Any:
     """
     paths = [_path(path) for path, _ in jax.tree_util.tree_flatten_with_path(params)[0]]
     for pattern in patterns:
-        if not any(re.fullmatch(pattern, path) for path in paths):
+        if not any(fnmatchcase(path, pattern) for path in paths):
             raise UsageError(
                 f"{what}: no parameter is named as {pattern!r} says; names are as in "
                 f"{', '.join(paths[:3])}"
             )
 
     def of(path: tuple[Any, ...], _: Any) -> float:
-        found = (v for pattern, v in patterns.items() if re.fullmatch(pattern, _path(path)))
+        found = (v for pattern, v in patterns.items() if fnmatchcase(_path(path), pattern))
         return next(found, 1.0)
 
     return jax.tree_util.tree_map_with_path(of, params)
@@ -131,7 +131,7 @@ def layer_multipliers(params: Any, decay: float) -> Any:
 
 def _decay(config: OptimizerConfig) -> optax.GradientTransformation:
     """Adds weight_decay x parameter to the update, on kernels or as `decay_multipliers` say."""
-    patterns = {**config.decay_multipliers, DECAYED: 1.0, ".*": 0.0}
+    patterns = {**config.decay_multipliers, DECAYED: 1.0, "*": 0.0}
 
     def update(updates: Any, params: Any) -> Any:
         factors = multipliers(patterns, params, "optimizer.decay_multipliers")
