@@ -6,7 +6,13 @@ import pytest
 
 from vit_jax.errors import UsageError
 from vit_jax.models.network import parameter_count
-from vit_jax.models.variants import SHAPES, canonical_name, list_models, model_config
+from vit_jax.models.variants import (
+    SHAPES,
+    canonical_name,
+    list_models,
+    listed_image_size,
+    model_config,
+)
 
 ALIASES = {
     "B/16": (
@@ -63,6 +69,8 @@ def test_names_of_other_places_lead_to_the_same_network(alias, name):
 def test_listed_names_stand_for_themselves(name):
     assert model_config(name).name == name
     assert canonical_name(name) == name
+    # The name that a network gets by its shape is the same one.
+    assert model_config(name, image_size=listed_image_size(name)).name == name
 
 
 def test_listed_names_stand_for_different_networks():

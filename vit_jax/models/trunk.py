@@ -157,7 +157,9 @@ class PostActivationTrunk(nnx.Module):
         dtype: jnp.dtype,
         rngs: nnx.Rngs,
     ) -> None:
-        self.root = StandardizedConv(channels, width, 7, HYBRID, stride=2, dtype=dtype, rngs=rngs)
+        self.root_conv = StandardizedConv(
+            channels, width, 7, HYBRID, stride=2, dtype=dtype, rngs=rngs
+        )
         self.root_norm = group_norm(width, HYBRID, dtype=dtype, rngs=rngs)
 
         def make_unit(stage: int) -> Callable[..., nnx.Module]:
@@ -182,7 +184,7 @@ class PostActivationTrunk(nnx.Module):
         return self.stages.outputs
 
     def __call__(self, images: jax.Array) -> jax.Array:
-        x = jax.nn.relu(self.root_norm(self.root(images)))
+        x = jax.nn.relu(self.root_norm(self.root_conv(images)))
         return self.stages(max_pool(x, HYBRID))
 
 
@@ -199,11 +201,11 @@ class PreActivationTrunk(nnx.Module):
         dtype: jnp.dtype,
         rngs: nnx.Rngs,
     ) -> None:
-        self.root = StandardizedConv(channels, width, 7, BIT, stride=2, dtype=dtype, rngs=rngs)
+        self.root_conv = StandardizedConv(channels, width, 7, BIT, stride=2, dtype=dtype, rngs=rngs)
         unit = functools.partial(PreActivationUnit, dtype=dtype)
         self.stages = Stages(lambda _: unit, units, width, remat=remat, rngs=rngs)
         self.norm = group_norm(self.stages.outputs, BIT, dtype=dtype, rngs=rngs)
 
     def __call__(self, images: jax.Array) -> jax.Array:
-        x = self.stages(max_pool(self.root(images), BIT))
+        x = self.stages(max_pool(self.root_conv(images), BIT))
         return jax.nn.relu(self.norm(x))

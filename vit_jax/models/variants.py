@@ -241,8 +241,8 @@ def _resolution(size: str | None) -> dict[str, int]:
     return {"image_size": int(size)} if size else {}
 
 
-def _pattern(text: str, case: re.RegexFlag = re.IGNORECASE) -> re.Pattern[str]:
-    return re.compile(text, case)
+def _pattern(text: str) -> re.Pattern[str]:
+    return re.compile(text, re.IGNORECASE)
 
 
 _SHAPE_WORD = f"(?P<shape>{'|'.join(sorted(SHAPES, key=len, reverse=True))})"

@@ -59,9 +59,8 @@ def train(config: RunConfig, workdir: str | pathlib.Path) -> dict[str, Any]:
                 state = _first_state(config, program, progress)
             else:
                 progress.note(f"resuming at step {start}")
-            if (
-                is_lead()
-            ):  # not before: weights that do not fit leave no folder that looks like a run
+            # Not before: weights that do not fit leave no folder that looks like a run.
+            if is_lead():
                 _write_description(folder, config, program)
             summary = _run_steps(
                 _Run(config, program, source, schedule, folder, checkpoints, progress), state, start

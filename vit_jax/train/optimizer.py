@@ -11,6 +11,7 @@ import optax
 
 from vit_jax.errors import UsageError
 from vit_jax.train.config import OptimizerConfig
+from vit_jax.train.sharding import path_name
 
 OPTIMIZERS = ("adamw", "sgd", "adafactor")
 SCHEDULES = ("cosine", "linear", "rsqrt", "constant")
@@ -96,7 +97,7 @@ def multipliers(patterns: Mapping[str, float], params: Any, what: str) -> Any:
 
     A pattern that no parameter has is a mistake, not a wish.
     """
-    paths = [_path(path) for path, _ in jax.tree_util.tree_flatten_with_path(params)[0]]
+    paths = [path_name(path) for path, _ in jax.tree_util.tree_flatten_with_path(params)[0]]
     for pattern in patterns:
         if not any(fnmatchcase(path, pattern) for path in paths):
             raise UsageError(
@@ -105,7 +106,7 @@ def multipliers(patterns: Mapping[str, float], params: Any, what: str) -> Any:
             )
 
     def of(path: tuple[Any, ...], _: Any) -> float:
-        found = (v for pattern, v in patterns.items() if fnmatchcase(_path(path), pattern))
+        found = (v for pattern, v in patterns.items() if fnmatchcase(path_name(path), pattern))
         return next(found, 1.0)
 
     return jax.tree_util.tree_map_with_path(of, params)
@@ -119,7 +120,7 @@ def layer_multipliers(params: Any, decay: float) -> Any:
     depth = len(jax.tree.leaves(stacked)[0])
 
     def of(path: tuple[Any, ...], leaf: Any) -> np.ndarray:
-        name = _path(path)
+        name = path_name(path)
         if name.startswith(("encoder/blocks/", "encoder/layer_positions/")):
             above = np.arange(depth, 0, -1).reshape(-1, *(1,) * (leaf.ndim - 1))
         else:
@@ -159,7 +160,3 @@ def _multiplied(config: OptimizerConfig) -> optax.GradientTransformation:
 def _capped_decay(step: jax.Array, exponent: float) -> jax.Array:
     """Of the second moment: it forgets more slowly as time goes on, but never stops."""
     return jnp.minimum(0.999, 1 - (step + 1.0) ** -exponent)
-
-
-def _path(path: tuple[Any, ...]) -> str:
-    return jax.tree_util.keystr(path, simple=True, separator="/")

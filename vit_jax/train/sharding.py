@@ -43,7 +43,7 @@ RULES: tuple[tuple[str, P], ...] = (
     (_UNIT + r"rest/.*/qkv/kernel", P(None, None, "fsdp")),
     (_UNIT + r"first/.*kernel", P(None, None, None, "fsdp")),
     (_UNIT + r"rest/.*kernel", P(None, None, None, None, "fsdp")),
-    (r".*/root/kernel", P(None, None, None, "fsdp")),
+    (r".*/root_conv/kernel", P(None, None, None, "fsdp")),
     (r"(pre_logits|head)/kernel", P("fsdp")),
     (r".*(bias|scale|class_token|registers|probe|rows|columns|offsets)", P()),
 )

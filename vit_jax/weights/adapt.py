@@ -65,7 +65,8 @@ def adapt(
     dropped = set(_dropped(old, new, keep_head))
     wanted = flat(abstract_params(new))
     missing = {path.split("/")[0] for path in wanted if path not in stored} | dropped
-    fresh = flat(init_groups(new, jax.random.key(0), tuple(sorted(missing))))
+    groups = tuple(sorted(missing))
+    fresh = flat(init_groups(new, jax.random.key(0), groups)) if groups else {}
     for path, leaf in wanted.items():
         group = path.split("/")[0]
         if path not in stored or group in dropped:
@@ -180,8 +181,8 @@ def _in_channels(
     path: str, value: np.ndarray, old: NetworkConfig, new: NetworkConfig
 ) -> tuple[np.ndarray, str] | None:
     is_hybrid = getattr(old, "stem_stages", None) is not None
-    first = "embedding/stem/root/kernel" if is_hybrid else "embedding/patches/kernel"
-    if path not in (first, "trunk/root/kernel") or old.channels == new.channels:
+    first = "embedding/stem/root_conv/kernel" if is_hybrid else "embedding/patches/kernel"
+    if path not in (first, "trunk/root_conv/kernel") or old.channels == new.channels:
         return None
     return resize_channels(value, new.channels), f"channels {old.channels} -> {new.channels}"
 

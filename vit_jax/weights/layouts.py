@@ -37,7 +37,7 @@ _NAMES = {
     "embedding/class_token": "cls",
     "embedding/patches/": "embedding/",
     "embedding/positions/table": "Transformer/posembed_input/pos_embedding",
-    "embedding/stem/root/": "conv_root/",
+    "embedding/stem/root_conv/": "conv_root/",
     "encoder/blocks/attention_norm/": f"{_BLOCK}/LayerNorm_0/",
     "encoder/blocks/attention/out/": f"{_BLOCK}/MultiHeadDotProductAttention_1/out/",
     "encoder/blocks/mlp_norm/": f"{_BLOCK}/LayerNorm_2/",
@@ -171,7 +171,7 @@ def _by_name(path: str, shape: tuple[int, ...]) -> Iterator[Piece]:
 
 def _bit(path: str, shape: tuple[int, ...]) -> Iterator[Piece]:
     leaf = path.split("/")[-1]
-    if path == "trunk/root/kernel":
+    if path == "trunk/root_conv/kernel":
         yield Piece((), "resnet/root_block/standardized_conv2d/kernel")
     elif path.startswith("trunk/norm/"):
         yield Piece((), f"resnet/group_norm/{_GAMMA_BETA[leaf]}")
