@@ -39,7 +39,7 @@ def test_a_config_is_a_program(location):
         **chosen, num_classes=source.num_classes, image_size=config.image_size
     )
     assert program.total_steps > 0
-    program.step.eval_shape(program.state, program.batch)
+    program.step.eval_shape(program.state, program.batch, program.frozen)
 
 
 def test_pretraining_is_that_of_table_3():

@@ -17,6 +17,7 @@ from vit_jax.train import loop
 from vit_jax.train.checkpoint import Checkpoints
 from vit_jax.train.config import evaluator, run_config
 from vit_jax.train.loop import train
+from vit_jax.train.usage import MEASURED
 from vit_jax.weights.run_folder import RunFolder, read_json, write_json
 
 
@@ -37,8 +38,7 @@ def final_state(workdir):
 
 
 def without_time(record):
-    clocks = ("train/images_per_second", "train/seconds")
-    return {key: value for key, value in record.items() if key not in clocks}
+    return {k: v for k, v in record.items() if k.removeprefix("train/") not in MEASURED}
 
 
 @pytest.fixture(scope="module")

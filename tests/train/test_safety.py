@@ -29,8 +29,8 @@ def poison(monkeypatch):
         def poisoned_classification(*arguments):
             objective = classification(*arguments)
 
-            def spoiled(model, images, targets, key):
-                loss, metrics = objective(model, images, targets, key)
+            def spoiled(model, images, targets, key, frozen):
+                loss, metrics = objective(model, images, targets, key, frozen)
                 is_bad = (jax.random.key_data(key) == poisoned).all(axis=-1).any()
                 return jnp.where(is_bad, jnp.nan, loss), metrics
 

@@ -46,7 +46,7 @@ def loss_and_gradients(mesh_sizes, devices, accumulation=1, **model):
     batch = {
         key: jax.device_put(value, program.batch[key].sharding) for key, value in batch.items()
     }
-    state, metrics = program.step(state, batch)
+    state, metrics = program.step(state, batch, {})
     gradients = jax.tree.map(lambda a, b: a - np.asarray(b), before, state.params)
     return float(metrics["loss"]), gradients
 
@@ -153,14 +153,15 @@ def test_a_factored_moment_is_copied_and_the_rest_follows():
     assert program.state.average["encoder"]["blocks"]["mlp"]["up"]["kernel"].sharding.spec == kernel
     state = program.init(jax.random.key(0))
     batch = {k: np.zeros(v.shape, v.dtype) for k, v in program.batch.items()}
-    state, metrics = program.step(state, jax.device_put(batch, program.batch["image"].sharding))
+    batch = jax.device_put(batch, program.batch["image"].sharding)
+    state, metrics = program.step(state, batch, {})
     assert np.isfinite(float(metrics["loss"]))
 
 
 def test_the_fsdp_step_holds_an_eighth_of_the_state_on_each_device():
     mesh = make_mesh(MeshConfig(replica=1, fsdp=8))
     program = make_program(run_config(small_config()), open_source("digits", "train", 16), mesh)
-    compiled = program.step.lower(program.state, program.batch).compile()
+    compiled = program.lower().compile()
 
     def on_a_device(leaf):
         return math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize

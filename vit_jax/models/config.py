@@ -56,6 +56,7 @@ class ViTConfig(NetworkConfig):
     positions: str = "1d"  # Table 8, and fixed sines and cosines
     positions_at: str = "stem"  # or "every_layer" with its own table, or "shared" by every layer
     position_std: float = 0.02  # of fresh positions; larger ones are learned from sooner
+    patch_outputs: int = 0  # > 0: predicted for each masked patch (appendix B.1.2), with a head
     registers: int = 0  # tokens that belong to no patch (Darcet et al., 2023)
     layer_scale: float = 0.0  # > 0: branches start scaled by this (Touvron et al., 2021)
     qk_norm: bool = False  # normalise queries and keys (ViT-22B)
@@ -69,7 +70,7 @@ class ViTConfig(NetworkConfig):
         _one_of("positions_at", self.positions_at, POSITION_PLACES)
         for count in ("width", "depth", "mlp_dim", "heads"):
             _at_least(1, count, getattr(self, count))
-        for count in ("registers", "representation_size"):
+        for count in ("registers", "representation_size", "patch_outputs"):
             _at_least(0, count, getattr(self, count))
         if self.stem_stages is not None:
             _check_stages("stem_stages", self.stem_stages)

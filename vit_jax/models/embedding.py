@@ -1,5 +1,7 @@
 """From images to tokens (equation 1): ResNet stem, patches, class token, positions, registers."""
 
+from collections.abc import Callable
+
 import jax
 import jax.numpy as jnp
 from flax import nnx
@@ -8,6 +10,14 @@ from vit_jax.models.config import ViTConfig
 from vit_jax.models.positions import Positions
 from vit_jax.models.stochastic import dropout
 from vit_jax.models.trunk import PostActivationTrunk
+
+
+def patchify(images: jax.Array, patch_size: tuple[int, int]) -> jax.Array:
+    """[batch, height, width, channel] -> [batch, patch, patch height, patch width, channel]."""
+    batch, height, width, channels = images.shape
+    patch_h, patch_w = patch_size
+    patches = images.reshape(batch, height // patch_h, patch_h, width // patch_w, patch_w, channels)
+    return patches.swapaxes(2, 3).reshape(batch, -1, patch_h, patch_w, channels)
 
 
 class PatchEmbedding(nnx.Module):
@@ -24,12 +34,9 @@ class PatchEmbedding(nnx.Module):
         self.dtype = jnp.dtype(config.dtype)
 
     def __call__(self, images: jax.Array) -> jax.Array:
-        patch_h, patch_w, channels, width = self.kernel.shape
-        batch, height, image_width, _ = images.shape
-        rows, columns = height // patch_h, image_width // patch_w
-        patches = images.reshape(batch, rows, patch_h, columns, patch_w, channels)
-        patches = patches.transpose(0, 1, 3, 2, 4, 5).reshape(batch, rows * columns, -1)
-        kernel = self.kernel[...].reshape(-1, width)
+        patches = patchify(images, self.kernel.shape[:2])
+        patches = patches.reshape(*patches.shape[:2], -1)
+        kernel = self.kernel[...].reshape(-1, self.kernel.shape[-1])
         return patches.astype(self.dtype) @ kernel.astype(self.dtype) + self.bias.astype(self.dtype)
 
 
@@ -61,11 +68,17 @@ class Embedding(nnx.Module):
             self.registers = nnx.Param(0.02 * jax.random.normal(rngs.params(), shape))
         self.config = config
 
-    def __call__(self, images: jax.Array, key: jax.Array | None = None) -> jax.Array:
+    def __call__(
+        self,
+        images: jax.Array,
+        key: jax.Array | None = None,
+        corrupt: Callable[[jax.Array], jax.Array] = lambda patches: patches,
+    ) -> jax.Array:
+        """`corrupt` changes patch tokens before they are given positions."""
         config = self.config
         if config.stem_stages is not None:
             images = self.stem(images)
-        x = self.patches(images)
+        x = corrupt(self.patches(images))
         if config.pooling == "token":
             x = jnp.concatenate([_for_each(x, self.class_token), x], axis=1)
         if self.adds_positions:

@@ -1,6 +1,7 @@
-"""From tokens to one representation, and from that to logits."""
+"""From tokens to one representation, and from that to logits; from corrupted patches to a guess."""
 
 import functools
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -32,6 +33,39 @@ class AttentionPooling(nnx.Module):
         return pooled + self.mlp(self.norm(pooled))
 
 
+class Corruption(NamedTuple):
+    """What happens to the patch tokens of a batch before the encoder sees them."""
+
+    patches: jax.Array  # int [batch, count]: those to predict
+    is_masked: jax.Array  # bool [batch, patch]: replaced by the mask token
+    source: jax.Array  # int [batch, patch]: whose embedding each one has; mostly its own
+
+
+class PatchPrediction(nnx.Module):
+    """Guesses what was at corrupted patches from the tokens there (appendix B.1.2)."""
+
+    def __init__(self, config: ViTConfig, *, rngs: nnx.Rngs) -> None:
+        shape = (1, 1, config.width)
+        self.mask_token = nnx.Param(0.02 * jax.random.normal(rngs.params(), shape))
+        self.out = nnx.Linear(
+            config.width,
+            config.patch_outputs,
+            kernel_init=nnx.initializers.zeros_init(),
+            dtype=jnp.float32,
+            rngs=rngs,
+        )
+
+    def corrupt(self, tokens: jax.Array, corruption: Corruption) -> jax.Array:
+        """Patch tokens [batch, patch, width] -> the same with half of them damaged, say."""
+        swapped = jnp.take_along_axis(tokens, corruption.source[..., None], axis=1)
+        mask_token = self.mask_token.astype(tokens.dtype)
+        return jnp.where(corruption.is_masked[..., None], mask_token, swapped)
+
+    def __call__(self, tokens: jax.Array, corruption: Corruption) -> jax.Array:
+        """Encoded patch tokens -> float32 [batch, corrupted patch, output]."""
+        return self.out(jnp.take_along_axis(tokens, corruption.patches[..., None], axis=1))
+
+
 class Classifier(nnx.Module):
     """Images [batch, height, width, channel] in [-1, 1] -> logits [batch, class].
 
@@ -42,13 +76,24 @@ class Classifier(nnx.Module):
     config: NetworkConfig
 
     def __call__(self, images: jax.Array, key: jax.Array | None = None) -> jax.Array:
-        self._check(images)
-        return _compiled(*nnx.split(self), True, images, key)
+        return self._run("_classify", images, key)
 
     def features(self, images: jax.Array, key: jax.Array | None = None) -> jax.Array:
         """The representation that the head reads: float32 [batch, feature]."""
-        self._check(images)
-        return _compiled(*nnx.split(self), False, images, key)
+        return self._run("_represent", images, key)
+
+    def _run(self, method: str, images: jax.Array, *arguments: Any) -> jax.Array:
+        expected = (*self.config.image_size, self.config.channels)
+        if images.shape[1:] != expected:
+            height, width, channels = expected
+            raise ValueError(
+                f"images have shape {images.shape}, expected [batch, {height}, {width}, {channels}]"
+            )
+        return _compiled(*nnx.split(self), method, images, *arguments)
+
+    def _classify(self, images: jax.Array, key: jax.Array | None) -> jax.Array:
+        features = self._represent(images, key)
+        return self.head(features) if self.config.num_classes else features
 
     def _represent(self, images: jax.Array, key: jax.Array | None) -> jax.Array:
         """What `features` returns."""
@@ -66,14 +111,6 @@ class Classifier(nnx.Module):
                 rngs=rngs,
             )
 
-    def _check(self, images: jax.Array) -> None:
-        expected = (*self.config.image_size, self.config.channels)
-        if images.shape[1:] != expected:
-            height, width, channels = expected
-            raise ValueError(
-                f"images have shape {images.shape}, expected [batch, {height}, {width}, {channels}]"
-            )
-
 
 # Jitted at module level so that a model called eagerly, as in a notebook, is compiled once for all
 # models of its shape, and not operation by operation; inside a train step it is inlined.
@@ -81,10 +118,7 @@ class Classifier(nnx.Module):
 def _compiled(
     graphdef: nnx.GraphDef[Classifier],
     params: nnx.State,
-    with_head: bool,
-    images: jax.Array,
-    key: jax.Array | None,
+    method: str,
+    *arguments: Any,
 ) -> jax.Array:
-    model = nnx.merge(graphdef, params)
-    features = model._represent(images, key)
-    return model.head(features) if with_head and model.config.num_classes else features
+    return getattr(nnx.merge(graphdef, params), method)(*arguments)

@@ -10,6 +10,8 @@ from typing import TypeVar
 import jax
 from flax import nnx
 
+from vit_jax.models.activations import over_batch
+
 M = TypeVar("M", bound=nnx.Module)
 
 
@@ -26,7 +28,7 @@ def scan(
 
     def body(x: jax.Array, layer: tuple[nnx.State, tuple]) -> tuple[jax.Array, None]:
         params, values = layer
-        return nnx.merge(block, params)(x, *values, *constant), None
+        return over_batch(nnx.merge(block, params)(over_batch(x), *values, *constant)), None
 
     return jax.lax.scan(rematerialized(body, remat, in_scan=True), x, (params, per_layer))[0]
 

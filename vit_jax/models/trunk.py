@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from vit_jax.models.activations import over_batch
 from vit_jax.models.axial_attention import AxialMixer
 from vit_jax.models.convolution import BIT, HYBRID, StandardizedConv, group_norm, max_pool
 from vit_jax.models.stack import rematerialized, scan, stack
@@ -105,7 +106,7 @@ class Stage(nnx.Module):
         self.units, self.remat = units, remat
 
     def __call__(self, x: jax.Array) -> jax.Array:
-        x = rematerialized(self.first, self.remat, in_scan=False)(x)
+        x = over_batch(rematerialized(self.first, self.remat, in_scan=False)(over_batch(x)))
         return scan(self.rest, self.remat, x) if self.units > 1 else x
 
 

@@ -1,5 +1,8 @@
 """The Vision Transformer: embedding, encoder, pooled representation, linear head."""
 
+import functools
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 from flax import nnx
@@ -7,7 +10,7 @@ from flax import nnx
 from vit_jax.models.config import ViTConfig
 from vit_jax.models.embedding import Embedding
 from vit_jax.models.encoder import Encoder
-from vit_jax.models.heads import AttentionPooling, Classifier
+from vit_jax.models.heads import AttentionPooling, Classifier, Corruption, PatchPrediction
 
 
 class ViT(Classifier):
@@ -26,15 +29,34 @@ class ViT(Classifier):
                 dtype=jnp.dtype(config.dtype),
                 rngs=rngs,
             )
+        if config.patch_outputs:
+            self.prediction = PatchPrediction(config, rngs=rngs)
         self._make_head(config.representation_size or config.width, rngs)
 
+    def predict_patches(
+        self, images: jax.Array, corruption: Corruption, key: jax.Array | None = None
+    ) -> jax.Array:
+        """Outputs for the patches that were corrupted: float32 [batch, patch, output]."""
+        return self._run("_predict", images, corruption, key)
+
     def _represent(self, images: jax.Array, key: jax.Array | None) -> jax.Array:
-        embedding_key, encoder_key = (None, None) if key is None else jax.random.split(key)
-        tokens = self.encoder(self.embedding(images, embedding_key), encoder_key)
-        pooled = self._pooled(tokens[:, : self.config.patch_tokens])  # registers are done
+        pooled = self._pooled(self._encode(images, key))
         if self.config.representation_size:
             pooled = jnp.tanh(self.pre_logits(pooled))
         return pooled.astype(jnp.float32)
+
+    def _predict(
+        self, images: jax.Array, corruption: Corruption, key: jax.Array | None
+    ) -> jax.Array:
+        corrupt = functools.partial(self.prediction.corrupt, corruption=corruption)
+        tokens = self._encode(images, key, corrupt=corrupt)
+        first = 1 if self.config.pooling == "token" else 0  # the class token comes first
+        return self.prediction(tokens[:, first:], corruption)
+
+    def _encode(self, images: jax.Array, key: jax.Array | None, **embedding: Any) -> jax.Array:
+        keys = (None, None) if key is None else jax.random.split(key)
+        tokens = self.encoder(self.embedding(images, keys[0], **embedding), keys[1])
+        return tokens[:, : self.config.patch_tokens]  # registers are done
 
     def _pooled(self, tokens: jax.Array) -> jax.Array:
         if self.config.pooling == "map":

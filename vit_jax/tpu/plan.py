@@ -14,6 +14,7 @@ from vit_jax.tpu.topologies import Topology, topology
 from vit_jax.train.config import RunConfig
 from vit_jax.train.program import make_program
 from vit_jax.train.sharding import make_mesh
+from vit_jax.train.teacher import read_teacher
 
 GB = 1e9
 
@@ -31,7 +32,7 @@ class Plan:
 
     @property
     def fits(self) -> bool:
-        return self.state_bytes + self.temporary_bytes <= self.topology.generation.hbm * GB
+        return self.state_bytes + self.temporary_bytes <= self.topology.generation.chip.hbm * GB
 
     def as_dict(self) -> dict[str, Any]:
         """For scripts."""
@@ -39,7 +40,7 @@ class Plan:
 
     def text(self) -> str:
         """For people."""
-        hbm = self.topology.generation.hbm
+        hbm = self.topology.generation.chip.hbm
         return (
             f"{self.model} on {self.topology.name} ({self.topology.chips} chips), "
             f"batch {self.batch_size} = {self.batch_size // self.topology.chips} per chip, "
@@ -55,9 +56,10 @@ def make_plan(config: RunConfig, topology_name: str) -> Plan:
     slice_ = topology(topology_name)
     source = open_source(config.data.name, config.data.split, as_size(config.image_size))
     mesh = make_mesh(config.mesh, tpu_devices(slice_))
-    program = make_program(config, source, mesh)
+    teacher = read_teacher(config, source)
+    program = make_program(config, source, mesh, teacher and teacher.network)
     try:
-        compiled = program.step.lower(program.state, program.batch).compile()
+        compiled = program.lower().compile()
     except jax.errors.JaxRuntimeError as error:
         if "RESOURCE_EXHAUSTED" not in str(error):
             raise

@@ -4,25 +4,23 @@ import dataclasses
 import re
 
 from vit_jax.errors import UsageError
+from vit_jax.train.chips import V4, V5E, V5P, V6E, Chip
 
 
 @dataclasses.dataclass(frozen=True)
 class Generation:
-    """One kind of TPU chip. Memory in GB, peak in dense bfloat16 TFLOP/s, bandwidth in TB/s."""
+    """Slices of one kind of chip. The number in a slice's name counts cores: two a chip on v4
+    and v5p."""
 
     prefix: str  # of the slice's name
-    compiler_name: str
-    cores_per_name: int  # a slice's number counts cores (2 a chip) on v4 and v5p, else chips
-    hbm: float
-    peak: float
-    bandwidth: float
+    chip: Chip
 
 
 GENERATIONS = (
-    Generation("v4", "v4", 2, 32, 275, 1.2),
-    Generation("v5p", "v5p", 2, 95, 459, 2.77),
-    Generation("v5litepod", "v5e", 1, 16, 197, 0.82),
-    Generation("v6e", "v6e", 1, 32, 918, 1.64),
+    Generation("v4", V4),
+    Generation("v5p", V5P),
+    Generation("v5litepod", V5E),
+    Generation("v6e", V6E),
 )
 
 # Chips -> shape of the slice, for flat (v5e, v6e) and cubic (v4, v5p) interconnects.
@@ -47,16 +45,16 @@ def topology(name: str) -> Topology:
     """ "v5litepod-16" -> 16 chips of v5e, 4x4."""
     match = re.fullmatch(r"(\w+)-(\d+)", name)
     generation = next(
-        (g for g in GENERATIONS if match and match[1] in (g.prefix, g.compiler_name)), None
+        (g for g in GENERATIONS if match and match[1] in (g.prefix, g.chip.name)), None
     )
     if generation is None:
         raise UsageError(
             f"unknown topology {name!r}: expected GENERATION-SIZE as in v5litepod-16, with "
             f"GENERATION one of {', '.join(g.prefix for g in GENERATIONS)}"
         )
-    shapes = _CUBIC if generation.cores_per_name == 2 else _FLAT
-    chips, rest = divmod(int(match[2]), generation.cores_per_name)
+    shapes = _CUBIC if generation.chip.cores == 2 else _FLAT
+    chips, rest = divmod(int(match[2]), generation.chip.cores)
     if rest or chips not in shapes:
-        sizes = ", ".join(str(size * generation.cores_per_name) for size in shapes)
+        sizes = ", ".join(str(size * generation.chip.cores) for size in shapes)
         raise UsageError(f"{name}: {generation.prefix} comes in sizes {sizes}")
-    return Topology(name, generation, chips, f"{generation.compiler_name}:{shapes[chips]}")
+    return Topology(name, generation, chips, f"{generation.chip.name}:{shapes[chips]}")

@@ -3,6 +3,15 @@
 import contextlib
 import time
 from collections.abc import Iterator
+from typing import NamedTuple
+
+
+class Pace(NamedTuple):
+    """Between two looks at the clock."""
+
+    images_per_second: float
+    data_wait: float  # the share of that time spent waiting for a batch
+    eta: float  # seconds to the end of the run
 
 
 class Clock:
@@ -12,15 +21,20 @@ class Clock:
         """`before`: seconds that the run took until `start`, in earlier processes."""
         self._start, self._total, self._batch_size, self._before = start, total, batch_size, before
         self._began = time.monotonic()
-        self._paused = 0.0
-        self._last = (start, self._training_seconds())
+        self._paused = self._waited = 0.0
+        self._last = (start, 0.0, 0.0)  # step, seconds of training, seconds of waiting
 
-    def measure(self, step: int) -> tuple[float, float]:
-        """(images per second since the last call, seconds to the end of the run)."""
-        now = self._training_seconds()
-        (last_step, last_time), self._last = self._last, (step, now)
-        rate = (step - last_step) * self._batch_size / max(now - last_time, 1e-9)
-        return rate, (self._total - step) * now / max(step - self._start, 1)
+    def measure(self, step: int) -> Pace:
+        """The pace since the last call."""
+        now = (step, time.monotonic() - self._began - self._paused, self._waited)
+        steps, seconds, waited = (a - b for a, b in zip(now, self._last, strict=True))
+        self._last = now
+        seconds = max(seconds, 1e-9)
+        return Pace(
+            images_per_second=steps * self._batch_size / seconds,
+            data_wait=waited / seconds,
+            eta=(self._total - step) * now[1] / max(step - self._start, 1),
+        )
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
@@ -31,10 +45,16 @@ class Clock:
         finally:
             self._paused += time.monotonic() - began
 
+    @contextlib.contextmanager
+    def waiting(self) -> Iterator[None]:
+        """For the part of training that is waiting for data."""
+        began = time.monotonic()
+        try:
+            yield
+        finally:
+            self._waited += time.monotonic() - began
+
     @property
     def seconds(self) -> float:
         """All the time that the run has taken."""
         return self._before + time.monotonic() - self._began
-
-    def _training_seconds(self) -> float:
-        return time.monotonic() - self._began - self._paused

@@ -17,6 +17,8 @@ from vit_jax.errors import UsageError, closest
 from vit_jax.models.config import DTYPES, NetworkConfig
 from vit_jax.models.variants import model_config, schema_of
 
+LOSSES = ("softmax", "sigmoid", "masked_patch")
+
 
 def _at_least(least: int, key: str, value: float) -> None:
     if value < least:
@@ -81,6 +83,33 @@ class AugmentConfig:
             _at_least(0, f"augment.{key}", value)
         if self.erasing > 1:
             raise UsageError(f"config.augment.erasing={self.erasing}: expected a chance up to 1")
+
+
+@dataclasses.dataclass(frozen=True)
+class MaskedConfig:
+    """Masked patch prediction (loss="masked_patch"): what is predicted, of how many patches."""
+
+    target: str = "mean_colour"  # or "4x4_colours", "pixels"
+    share: float = 0.5
+
+    def __post_init__(self) -> None:
+        if not 0 < self.share <= 1:
+            raise UsageError(f"config.masked.share={self.share}: expected more than 0, up to 1")
+
+
+@dataclasses.dataclass(frozen=True)
+class TeacherConfig:
+    """Distillation: a trained network whose answers are learned from (softmax, sigmoid)."""
+
+    path: str = ""  # a run folder or an npz; empty: none
+    weight: float = 1.0  # of its answers, against that of the labels
+    temperature: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not 0 < self.weight <= 1:
+            raise UsageError(f"config.teacher.weight={self.weight}: expected more than 0, up to 1")
+        if self.temperature <= 0:
+            raise UsageError(f"config.teacher.temperature={self.temperature}: expected more than 0")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -152,6 +181,8 @@ class RunConfig:
     model: ModelConfig = ModelConfig()
     data: DataConfig = DataConfig()
     augment: AugmentConfig = AugmentConfig()
+    masked: MaskedConfig = MaskedConfig()
+    teacher: TeacherConfig = TeacherConfig()
     optimizer: OptimizerConfig = OptimizerConfig()
     mesh: MeshConfig = MeshConfig()
     evaluators: Mapping[str, EvaluatorConfig] = dataclasses.field(default_factory=dict)
@@ -159,7 +190,7 @@ class RunConfig:
     batch_size: int = 4096  # of all devices together
     accumulation: int = 1  # microbatches whose gradients make one step
     total: str = "90 epochs"
-    loss: str = "softmax"  # or "sigmoid", for several labels per image
+    loss: str = "softmax"  # or "sigmoid", for several labels per image; or "masked_patch"
     label_smoothing: float = 0.0
     init: str = ""  # a run folder or an npz to start from: fine-tuning
     seed: int = 0
@@ -175,6 +206,10 @@ class RunConfig:
         _at_least(1, "bad_steps_allowed", self.bad_steps_allowed)
         _at_least(0, "seed", self.seed)
         _at_least(1, "checkpoints_kept", self.checkpoints_kept)
+        if self.loss not in LOSSES:
+            raise UsageError(f"config.loss={self.loss!r}: expected one of {', '.join(LOSSES)}")
+        if self.loss == "masked_patch" and self.teacher.path:
+            raise UsageError("config.teacher.path: loss=masked_patch has no use for a teacher")
 
 
 def default_config(**values: Any) -> ml_collections.ConfigDict:
@@ -233,8 +268,8 @@ def _flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
-def network_config(config: RunConfig, num_classes: int) -> NetworkConfig:
-    """The network that a run trains."""
+def network_config(config: RunConfig, num_classes: int, **more: Any) -> NetworkConfig:
+    """The network that a run trains; `more` are fields that its objective decides."""
     chosen = {k: v for k, v in dataclasses.asdict(config.model).items() if v is not None}
     known = {field.name for field in dataclasses.fields(schema_of(config.model.name))}
     for key in chosen.keys() - known:
@@ -242,7 +277,7 @@ def network_config(config: RunConfig, num_classes: int) -> NetworkConfig:
             f"config.model.{key}={chosen[key]!r} is set, by the config file or on the command "
             f"line, but {config.model.name} has no such option: leave it out"
         )
-    return model_config(**chosen, num_classes=num_classes, image_size=config.image_size)
+    return model_config(**chosen, **more, num_classes=num_classes, image_size=config.image_size)
 
 
 def _build(schema: type, values: Any, path: str) -> Any:

@@ -28,6 +28,8 @@ from vit_jax.train.program import Program, make_program, steps_of
 from vit_jax.train.progress import Progress
 from vit_jax.train.sharding import make_mesh
 from vit_jax.train.step import TrainState
+from vit_jax.train.teacher import read_teacher
+from vit_jax.train.usage import Yardstick, description, yardstick
 from vit_jax.weights.checkpoint import latest_step
 from vit_jax.weights.load import load_params
 from vit_jax.weights.run_folder import RunFolder, read_json, write_json
@@ -45,7 +47,8 @@ def train(config: RunConfig, workdir: str | pathlib.Path) -> dict[str, Any]:
     folder = _open_folder(workdir, config)
     source = open_source(config.data.name, config.data.split, as_size(config.image_size))
     mesh = make_mesh(config.mesh)
-    program = make_program(config, source, mesh)
+    teacher = read_teacher(config, source)
+    program = make_program(config, source, mesh, teacher and teacher.network)
     schedule = _make_schedule(config, program, source)
 
     with Checkpoints(folder.checkpoints, config.checkpoints_kept) as checkpoints:
@@ -62,9 +65,14 @@ def train(config: RunConfig, workdir: str | pathlib.Path) -> dict[str, Any]:
             # Not before: weights that do not fit leave no folder that looks like a run.
             if is_lead():
                 _write_description(folder, config, program)
-            summary = _run_steps(
-                _Run(config, program, source, schedule, folder, checkpoints, progress), state, start
+            measured_by = yardstick(config, program.network, teacher and teacher.network)
+            for line in (*description(config, program, mesh), measured_by.text()):
+                progress.note(line)
+            frozen = program.freeze(teacher.params if teacher else {})
+            run = _Run(
+                config, program, source, schedule, measured_by, folder, checkpoints, progress
             )
+            summary = _run_steps(run, state, start, frozen)
         if is_lead():
             write_json(folder.summary, summary)
         return summary
@@ -91,12 +99,13 @@ class _Run:
     program: Program
     source: Source
     schedule: _Schedule
+    yardstick: Yardstick
     folder: RunFolder
     checkpoints: Checkpoints
     progress: Progress
 
 
-def _run_steps(run: _Run, state: TrainState, start: int) -> dict[str, Any]:
+def _run_steps(run: _Run, state: TrainState, start: int, frozen: Any) -> dict[str, Any]:
     schedule, progress, batch_size = run.schedule, run.progress, run.config.batch_size
     batches = _batches(run, start)
     step_fn = _compile(run.program, progress)
@@ -106,7 +115,9 @@ def _run_steps(run: _Run, state: TrainState, start: int) -> dict[str, Any]:
     clock = Clock(start, schedule.total, batch_size, before=latest.get("train/seconds", 0.0))
     with MetricsWriter(run.folder, start) if is_lead() else contextlib.nullcontext() as writer:
         for step in range(start + 1, schedule.total + 1):
-            state, metrics = step_fn(state, next(batches))
+            with clock.waiting():
+                batch = next(batches)
+            state, metrics = step_fn(state, batch, frozen)
             in_flight.append((step, metrics))
             if len(in_flight) > _STEPS_IN_FLIGHT or step == schedule.total:
                 _check_steps(run, in_flight, keep=_STEPS_IN_FLIGHT if step < schedule.total else 0)
@@ -115,11 +126,11 @@ def _run_steps(run: _Run, state: TrainState, start: int) -> dict[str, Any]:
                 values = {key: float(value) for key, value in metrics.items()}
                 if values.pop("bad_in_a_row"):  # nothing was learned: its other numbers say nothing
                     values = {"bad_steps": values["bad_steps"]}
-                record |= {f"train/{key}": value for key, value in values.items()}
-                rate, eta = clock.measure(step)
-                record |= {"train/images_per_second": rate, "train/seconds": clock.seconds}
+                pace = clock.measure(step)
                 shown = {k: values[k] for k in ("loss", "accuracy") if k in values}
-                progress.update(step, shown, rate, eta)
+                progress.update(step, shown, pace.images_per_second, pace.eta)
+                values |= run.yardstick.measure(pace, clock.seconds)
+                record |= {f"train/{key}": value for key, value in values.items()}
             record |= _evaluate(run, state, step, clock)
             latest |= record
             if record and writer:
@@ -132,6 +143,8 @@ def _run_steps(run: _Run, state: TrainState, start: int) -> dict[str, Any]:
         "steps": schedule.total,
         "examples": schedule.total * batch_size,
         "seconds": round(clock.seconds, 1),
+        "peak_flops_per_device": run.yardstick.peak.flops,
+        "peak_flops_source": run.yardstick.peak.source,
         "metrics": latest,
     }
 
@@ -192,7 +205,7 @@ def _batches(run: _Run, start: int) -> Iterator[dict[str, jax.Array]]:
 def _compile(program: Program, progress: Progress) -> Any:
     progress.note("compiling the train step ...")
     started = time.monotonic()
-    compiled = program.step.lower(program.state, program.batch).compile()
+    compiled = program.lower().compile()
     progress.note(f"compiled in {time.monotonic() - started:.1f} s")
     return compiled
 

@@ -18,13 +18,14 @@ from jax.sharding import PartitionSpec as P
 from vit_jax.data.source import Source
 from vit_jax.errors import UsageError
 from vit_jax.models.config import NetworkConfig
-from vit_jax.models.network import graphdef, init_params
+from vit_jax.models.network import abstract_params, graphdef, init_params
 from vit_jax.train.config import RunConfig, network_config
 from vit_jax.train.durations import to_steps
-from vit_jax.train.objectives import classification
+from vit_jax.train.masked_patch import masked_patch, patch_outputs
+from vit_jax.train.objectives import Metrics, Objective, Teacher, classification
 from vit_jax.train.optimizer import make_optimizer, make_schedule
 from vit_jax.train.sharding import batch_sharding, optimizer_shardings, param_shardings
-from vit_jax.train.step import TrainState, first_state, make_train_step
+from vit_jax.train.step import Batch, TrainState, first_state, make_train_step
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,14 +37,22 @@ class Program:
     total_steps: int
     state: TrainState  # abstract, each leaf with its sharding
     batch: dict[str, jax.ShapeDtypeStruct]  # abstract, likewise
+    frozen: Any  # abstract, likewise: parameters of a teacher, or an empty dict
     init: Callable[[jax.Array], TrainState]  # a key -> the state before step 0, born sharded
     start_from: Callable[[Any], TrainState]  # parameters -> likewise, with fresh moments
-    step: Any  # jitted (state, batch) -> (state, metrics), donates the state
+    freeze: Callable[[Any], Any]  # such parameters -> laid out as `frozen` says
+    step: Any  # jitted (state, batch, frozen) -> (state, metrics), donates the state
+
+    def lower(self) -> jax.stages.Lowered:
+        """The step, ready to be compiled."""
+        return self.step.lower(self.state, self.batch, self.frozen)
 
 
-def make_program(config: RunConfig, source: Source, mesh: Mesh) -> Program:
-    """Works out the run that `config` describes on `source` and `mesh`."""
-    network = network_config(config, source.num_classes)
+def make_program(
+    config: RunConfig, source: Source, mesh: Mesh, teacher: NetworkConfig | None = None
+) -> Program:
+    """Works out the run that `config` describes on `source` and `mesh`, and with this teacher."""
+    network = _network(config, source)
     in_steps = functools.partial(steps_of, config, len(source))
     total_steps = in_steps(config.total, "total")
     if total_steps < 1:
@@ -65,22 +74,31 @@ def make_program(config: RunConfig, source: Source, mesh: Mesh) -> Program:
     shardings = _state_shardings(shapes, optimizer, mesh)
     step = make_train_step(
         graphdef(network),
-        classification(config.loss, config.label_smoothing),
+        _objective(config, teacher),
         optimizer,
         schedule,
         config,
         source.num_classes,
     )
+    frozen = abstract_params(teacher) if teacher else {}
+    frozen_shardings = param_shardings(frozen, mesh)
+
+    def step_on_mesh(state: TrainState, batch: Batch, frozen: Any) -> tuple[TrainState, Metrics]:
+        with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):  # for models/activations.py
+            return step(state, batch, frozen)
+
     return Program(
         network=network,
         graphdef=graphdef(network),
         total_steps=total_steps,
         state=jax.tree.map(_with_sharding, shapes, shardings),
         batch=_abstract_batch(config, network, source, mesh),
+        frozen=jax.tree.map(_with_sharding, frozen, frozen_shardings),
         init=jax.jit(init, out_shardings=shardings),
         start_from=jax.jit(start_from, out_shardings=shardings),
+        freeze=jax.jit(lambda params: params, out_shardings=frozen_shardings),
         step=jax.jit(
-            step,
+            step_on_mesh,
             out_shardings=(shardings, NamedSharding(mesh, P())),
             donate_argnums=0,
         ),
@@ -98,6 +116,22 @@ def steps_of(
         dataset_size=dataset_size,
         total_steps=total_steps,
     )
+
+
+def _network(config: RunConfig, source: Source) -> NetworkConfig:
+    if config.loss != "masked_patch":
+        return network_config(config, source.num_classes)
+    headless = network_config(config, 0)
+    return network_config(config, 0, patch_outputs=patch_outputs(config.masked.target, headless))
+
+
+def _objective(config: RunConfig, teacher: NetworkConfig | None) -> Objective:
+    if config.loss == "masked_patch":
+        return masked_patch(config.masked.target, config.masked.share)
+    chosen = None
+    if teacher:
+        chosen = Teacher(graphdef(teacher), config.teacher.weight, config.teacher.temperature)
+    return classification(config.loss, config.label_smoothing, chosen)
 
 
 def _state_shardings(

@@ -14,10 +14,10 @@ from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from vit_jax.errors import UsageError
+from vit_jax.models.activations import BATCH_AXES, BATCH_SPEC
 from vit_jax.train.config import MeshConfig
 
-AXES = ("replica", "fsdp", "tensor")
-BATCH_SPEC = P(("replica", "fsdp"))
+AXES = (*BATCH_AXES, "tensor")
 
 # First match wins, on the whole path. Stacked blocks and units have a leading layer axis.
 _BLOCK = r"encoder/blocks/((row|column)/)?"
@@ -44,8 +44,8 @@ RULES: tuple[tuple[str, P], ...] = (
     (_UNIT + r"first/.*kernel", P(None, None, None, "fsdp")),
     (_UNIT + r"rest/.*kernel", P(None, None, None, None, "fsdp")),
     (r".*/root_conv/kernel", P(None, None, None, "fsdp")),
-    (r"(pre_logits|head)/kernel", P("fsdp")),
-    (r".*(bias|scale|class_token|registers|probe|rows|columns|offsets)", P()),
+    (r"(pre_logits|head|prediction/out)/kernel", P("fsdp")),
+    (r".*(bias|scale|class_token|registers|probe|mask_token|rows|columns|offsets)", P()),
 )
 
 # Below this many elements a parameter that no rule names is simply copied to every device.

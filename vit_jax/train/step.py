@@ -13,6 +13,7 @@ from flax import nnx
 from vit_jax.data.augment import cutmix, mixup, normalize, random_erasing, random_flip
 from vit_jax.data.labels import multi_hot
 from vit_jax.data.rand_augment import rand_augment
+from vit_jax.models.activations import over_batch
 from vit_jax.train.config import RunConfig
 from vit_jax.train.objectives import Metrics, Objective
 
@@ -32,7 +33,8 @@ class TrainState:
     bad_in_a_row: jax.Array  # int32 scalar: the latest of them
 
 
-TrainStep = Callable[[TrainState, Batch], tuple[TrainState, Metrics]]
+# (state, batch, what the objective needs besides) -> (state, metrics)
+TrainStep = Callable[[TrainState, Batch, Any], tuple[TrainState, Metrics]]
 
 
 def first_state(params: Any, optimizer: optax.GradientTransformation, polyak: float) -> TrainState:
@@ -58,15 +60,15 @@ def make_train_step(
     """Augment, forward, backward, update; a bad step is seen, counted, and not applied."""
     prepare = functools.partial(prepared, config=config, num_classes=num_classes)
 
-    def loss_and_gradient(
-        params: Any, images: jax.Array, targets: jax.Array, key: jax.Array
-    ) -> tuple[tuple[jax.Array, Metrics], Any]:
-        def loss(params: Any) -> tuple[jax.Array, Metrics]:
-            return objective(nnx.merge(graphdef, params), images, targets, key)
+    def train_step(state: TrainState, batch: Batch, frozen: Any) -> tuple[TrainState, Metrics]:
+        @functools.partial(jax.value_and_grad, has_aux=True)
+        def loss_and_gradient(
+            params: Any, images: jax.Array, targets: jax.Array, key: jax.Array
+        ) -> tuple[jax.Array, Metrics]:
+            return objective(
+                nnx.merge(graphdef, params), over_batch(images), over_batch(targets), key, frozen
+            )
 
-        return jax.value_and_grad(loss, has_aux=True)(params)
-
-    def train_step(state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
         # Randomness is a function of (seed, step), so a resumed run draws what it would have.
         key = jax.random.fold_in(jax.random.key(config.seed), state.step)
         augment_key, noise_key = jax.random.split(key)
@@ -100,7 +102,7 @@ def make_train_step(
         metrics = {
             "loss": loss,
             **metrics,
-            "learning_rate": schedule(state.step),
+            "learning_rate": schedule(state.step - state.bad_steps),  # it counts applied steps
             "gradient_norm": norm,
             "parameter_norm": optax.tree.norm(new_state.params),
             "update_norm": optax.tree.norm(updates),

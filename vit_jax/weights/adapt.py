@@ -24,6 +24,7 @@ from vit_jax.weights.resize import (
 # What two networks may differ in and still share weights.
 _ADAPTABLE = NOT_IN_WEIGHTS | {
     "image_size", "num_classes", "representation_size", "channels", "patch_size",
+    "patch_outputs",
 }  # fmt: skip
 
 
@@ -124,6 +125,8 @@ def _dropped(old: NetworkConfig, new: NetworkConfig, keep_head: bool) -> Iterato
     changed = differences(old, new).keys()
     if "representation_size" in changed:
         yield "pre_logits"
+    if "patch_outputs" in changed:
+        yield "prediction"
     if not keep_head or changed & {"representation_size", "num_classes"}:
         yield "head"
 
