@@ -16,8 +16,8 @@ Published, fine-tuned on ImageNet at 384 px (paper, Table 5). JFT-300M: B/32 80.
 import ml_collections
 
 from vit_jax.errors import UsageError
-from vit_jax.models.variants import canonical_name
-from vit_jax.train.config import config_arguments, default_config
+from vit_jax.models.variants import canonical_name, model_config
+from vit_jax.train.config import config_arguments, default_config, evaluator
 
 # Recipe -> model -> (epochs, peak learning rate). Where the paper trains for 7 and for 14 epochs,
 # or for 30 and 90, the longer one.
@@ -63,6 +63,10 @@ def get_config(arguments: str | None = None) -> ml_collections.ConfigDict:
     epochs, learning_rate = rows[model]
     config = default_config(batch_size=4096, image_size=224, total=f"{epochs} epochs")
     config.model.update(name=model, dtype="bfloat16")
+    network = model_config(model)
+    if network.family == "vit":
+        # Pre-training has a hidden layer before its head, fine-tuning does not (section 3.1).
+        config.model.representation_size = network.width
     config.data.name = chosen.data
     config.optimizer.update(
         learning_rate=learning_rate,
@@ -81,5 +85,6 @@ def get_config(arguments: str | None = None) -> ml_collections.ConfigDict:
     if chosen.data.endswith("_multi"):
         config.loss = "sigmoid"
         config.model.head_bias = -10.0
+    config.evaluators.validation = evaluator(chosen.data, every="5%")
     config.checkpoint_every = "5000 steps"
     return config

@@ -1,5 +1,6 @@
 """The same numbers on any mesh, and parameters laid out as the table says."""
 
+import functools
 import math
 
 import jax
@@ -20,16 +21,28 @@ from vit_jax.train.program import make_program
 from vit_jax.train.sharding import batch_sharding, make_mesh, param_shardings
 
 QUIET = {"dropout": 0.0, "stochastic_depth": 0.0}  # microbatches have noise of their own
+MODELS = {
+    "vit": QUIET,
+    "noisy": {"name": "Pico/8"},
+    "hybrid": {"name": "R26+Pico/16", "depth": 1, **QUIET},
+    "axial": {
+        "name": "Axial-Pico/8", "depth": 1, "pooling": "map", "positions_at": "every_layer", **QUIET
+    },
+}  # fmt: skip
+MESHES = {
+    "8x1x1": {"replica": 8},
+    "2x4x1": {"replica": 2, "fsdp": 4},
+    "2x2x2": {"replica": 2, "fsdp": 2, "tensor": 2},
+}
 
 
-def loss_and_gradients(mesh_sizes, devices, accumulation=1, **model):
+def loss_and_gradients(model, mesh_sizes, devices, accumulation=1):
     """One step of plain SGD with rate 1: the parameters move by the gradient."""
     config = small_config(accumulation=accumulation, batch_size=32)
-    config.model.update(model)
+    config.model.update(MODELS[model])
     config.optimizer.update(
         name="sgd", learning_rate=1.0, momentum=0.0, weight_decay=0.0, warmup="0 steps",
-        clip_norm=0.0,
-        schedule="constant",
+        clip_norm=0.0, schedule="constant",
     )  # fmt: skip
     config.mesh.update(mesh_sizes)
     run = run_config(config)
@@ -52,53 +65,49 @@ def loss_and_gradients(mesh_sizes, devices, accumulation=1, **model):
 
 
 @pytest.fixture(scope="module")
-def on_one_device():
-    return {
-        accumulation: loss_and_gradients({"replica": 1}, jax.devices()[:1], **model)
-        for accumulation, model in ((1, {}), (4, QUIET))
-    }
+def small_resnet():
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setitem(variants.STAGES, 26, (1, 1))  # two units in a stage
+        yield
 
 
-@pytest.mark.parametrize(
-    ("mesh", "accumulation"),
-    [
-        ({"replica": 8}, 1),
-        ({"replica": 8}, 4),
-        ({"replica": 2, "fsdp": 4}, 1),
-        ({"replica": 2, "fsdp": 2, "tensor": 2}, 1),
-        ({"replica": 2, "fsdp": 2, "tensor": 2}, 4),
-    ],
-    ids=str,
-)
-def test_loss_and_gradients_on_eight_devices_equal_those_on_one(on_one_device, mesh, accumulation):
-    model = QUIET if accumulation > 1 else {}
-    loss, gradients = loss_and_gradients(mesh, jax.devices(), accumulation, **model)
-    on_one_device = on_one_device[accumulation]
-    assert loss == pytest.approx(on_one_device[0], rel=1e-5)
-    largest = max(float(np.abs(leaf).max()) for leaf in jax.tree.leaves(on_one_device[1]))
-    assert largest > 1e-2
-    jax.tree.map(
-        lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5 * max(1, largest)),
-        gradients,
-        on_one_device[1],
+@pytest.fixture(scope="module")
+def on_one_device(small_resnet):
+    return functools.cache(lambda model: loss_and_gradients(model, {}, jax.devices()[:1]))
+
+
+@pytest.mark.parametrize("accumulation", [1, 4])
+@pytest.mark.parametrize("mesh", MESHES)
+@pytest.mark.parametrize("model", ["vit", "hybrid", "axial"])
+def test_loss_and_gradients_are_those_of_one_device(on_one_device, model, mesh, accumulation):
+    check_same(
+        loss_and_gradients(model, MESHES[mesh], jax.devices(), accumulation), on_one_device(model)
     )
 
 
-@pytest.mark.parametrize(
-    "model",
-    [
-        {"name": "R26+Pico/32", "depth": 1},
-        {"name": "Axial-Pico/8", "depth": 1, "pooling": "map", "positions_at": "every_layer"},
-    ],
-    ids=lambda model: model["name"],
-)
-def test_other_families_agree_on_eight_devices_too(model, monkeypatch):
-    monkeypatch.setitem(variants.STAGES, 26, (2, 1))
-    mesh = {"replica": 2, "fsdp": 2, "tensor": 2}
-    loss, gradients = loss_and_gradients(mesh, jax.devices(), **model)
-    on_one = loss_and_gradients({"replica": 1}, jax.devices()[:1], **model)
-    assert loss == pytest.approx(on_one[0], rel=1e-5)
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-4), gradients, on_one[1])
+@pytest.mark.parametrize("model", ["vit", "hybrid", "axial"])
+def test_microbatches_equal_the_whole_batch(on_one_device, model):
+    check_same(loss_and_gradients(model, {}, jax.devices()[:1], 4), on_one_device(model))
+
+
+def test_noise_is_the_same_on_any_mesh(on_one_device):
+    check_same(loss_and_gradients("noisy", MESHES["2x2x2"], jax.devices()), on_one_device("noisy"))
+    with pytest.raises(AssertionError):
+        check_same(on_one_device("noisy"), on_one_device("vit"))
+
+
+def check_same(actual, expected):
+    """To 1e-5: the loss, the gradient as a whole, and each large part of it."""
+    assert actual[0] == pytest.approx(expected[0], rel=1e-5)
+    difference = jax.tree.map(lambda a, b: np.linalg.norm(a - b), actual[1], expected[1])
+    norms = jax.tree.map(np.linalg.norm, expected[1])
+    whole = np.linalg.norm(jax.tree.leaves(norms))
+    assert whole > 0.1
+    assert np.linalg.norm(jax.tree.leaves(difference)) < 1e-5 * whole
+    for (path, part), norm in zip(
+        jax.tree_util.tree_leaves_with_path(difference), jax.tree.leaves(norms), strict=True
+    ):
+        assert part < 1e-5 * max(norm, 0.1 * whole), jax.tree_util.keystr(path)
 
 
 @pytest.mark.parametrize("name", LISTED)

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from vit_jax.models.activations import over_batch
 from vit_jax.models.attention import Relative, attend, by_offset
 from vit_jax.models.convolution import HYBRID, group_norm
 
@@ -35,7 +36,7 @@ class AxialAttention(nnx.Module):
         self.heads = heads
 
     def __call__(self, x: jax.Array) -> jax.Array:
-        qkv = self.qkv_norm(self.qkv(x)).reshape(*x.shape[:-1], self.heads, -1)
+        qkv = self.qkv_norm(over_batch(self.qkv(x))).reshape(*x.shape[:-1], self.heads, -1)
         half = qkv.shape[-1] // 4
         query, key, value = jnp.split(qkv, (half, 2 * half), axis=-1)
         relative = jnp.split(by_offset(self.offsets[...]), (half, 2 * half), axis=-1)

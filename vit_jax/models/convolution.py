@@ -10,6 +10,8 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from vit_jax.models.activations import over_batch
+
 GROUPS = 32
 
 
@@ -46,13 +48,14 @@ class StandardizedConv(nnx.Module):
 
     def __call__(self, x: jax.Array) -> jax.Array:
         size = self.kernel.shape[0]
-        return jax.lax.conv_general_dilated(
+        y = jax.lax.conv_general_dilated(
             x.astype(self.dtype),
             standardized(self.kernel[...], self.flavour).astype(self.dtype),
             (self.stride, self.stride),
             "SAME" if self.flavour.same_padding else [(size // 2, size // 2)] * 2,
             dimension_numbers=("NHWC", "HWIO", "NHWC"),
         )
+        return over_batch(y)  # not over its channels, as the kernel
 
 
 def standardized(kernel: jax.Array, flavour: Flavour) -> jax.Array:

@@ -85,14 +85,18 @@ def description(config: RunConfig, program: Program, mesh: Mesh) -> list[str]:
     leaves.sort(key=lambda item: math.prod(item[1].shape), reverse=True)
     state = jax.tree.leaves(program.state)
     return [
-        f"mesh: {shape}, {hosts * devices} devices ({jax.local_devices()[0].device_kind})",
-        f"global batch: {config.batch_size} = {hosts} host{'s' * (hosts > 1)} x {devices} "
-        f"devices{shared} x {per_device} images x {config.accumulation} accumulation",
+        f"mesh: {shape}, {_many(hosts * devices, 'device')} ({jax.devices()[0].device_kind})",
+        f"global batch: {config.batch_size} = {_many(hosts, 'host')} x {_many(devices, 'device')}"
+        f"{shared} x {per_device} images x {config.accumulation} accumulation",
         f"state: {_bytes(sum(map(_on_device, state)))} on each device, "
         f"{_bytes(sum(map(_whole, state)))} in all; parameters: "
         f"{sum(leaf.size for _, leaf in leaves):,}",
         "largest: " + "; ".join(_tensor(path, leaf) for path, leaf in leaves[:_LARGEST]),
     ]
+
+
+def _many(count: int, what: str) -> str:
+    return f"{count} {what}{'s' * (count != 1)}"
 
 
 def _tensor(path: tuple[Any, ...], leaf: jax.ShapeDtypeStruct) -> str:
