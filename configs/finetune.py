@@ -9,8 +9,8 @@ for small data sets, the rate being one of its grid (0.001, 0.003, 0.01, 0.03).
 
 Hardware: for B/16 one host with 8 TPU chips; `vit-jax plan` says what else fits.
 
-Published, B/16 pre-trained on JFT-300M for 7 epochs (paper, Table 6): ImageNet 84.15, CIFAR-10 99.00,
-CIFAR-100 91.87, Pets 95.80, Flowers-102 99.56 (20,000 steps for ImageNet, 10,000 for CIFAR).
+Published, B/16 pre-trained on JFT-300M for 7 epochs (paper, Table 6): ImageNet 84.15 and CIFAR-10
+99.00, CIFAR-100 91.87, Pets 95.80, Flowers-102 99.56 (20,000 steps for ImageNet, 10,000 for CIFAR).
 """
 
 import ml_collections
