@@ -7,7 +7,8 @@ Hardware: hundreds of TPU chips; `vit-jax plan` says which slice fits. Parameter
 split over groups of 8 chips (--config.mesh.fsdp=N: of N, which must divide the width).
 
 Published, pre-trained on JFT-3B for 1M steps of 16,384 images: G/14 90.45 % on ImageNet after
-fine-tuning at 518 px, 84.86 % with 10 examples of each class.
+fine-tuning at 518 px (configs/finetune.py with --config.image_size=518), 84.86 % with 10 examples
+of each class.
 """
 
 import ml_collections

@@ -6,6 +6,7 @@ import logging
 import os
 import pathlib
 import sys
+import time
 from collections.abc import Callable, Sequence
 
 from vit_jax.errors import Diverged, UsageError
@@ -39,7 +40,7 @@ def dispatch(argv: Sequence[str]) -> int:
         return train(argv[1:])
     parser = _parser()
     arguments, config_flags = parser.parse_known_args(argv)
-    if config_flags and arguments.verb is not _plan:
+    if config_flags and arguments.verb not in (_plan, _inspect):
         parser.error(f"unknown argument {config_flags[0]}")
     arguments.config_flags = config_flags
     return arguments.verb(arguments)
@@ -79,6 +80,34 @@ def _parser() -> argparse.ArgumentParser:
     verb = _add(verbs, "plan", _plan, "compile the train step of --config=FILE for a TPU slice")
     verb.add_argument("--topology", required=True, help="as in v5litepod-16 or v5p-128")
     verb.add_argument("--json", action="store_true", help="print JSON")
+
+    verb = _add(verbs, "prepare", _prepare, "write a data set as shards that read fast")
+    verb.add_argument(
+        "places",
+        nargs="+",
+        metavar="[IN] OUT",
+        help="a folder, list or tfds:NAME; a new folder",
+    )
+    verb.add_argument("--splits", help="as in train,test; default: all there are")
+    verb.add_argument("--shard-size", type=_count, default=2048, help="images in a file")
+    verb.add_argument("--workers", type=_count, help="processes; default: one per core")
+    verb.add_argument("--on-bad-image", choices=("skip", "raise"), default="skip")
+    verb.add_argument(
+        "--synthetic", type=_count, metavar="N", help="no IN: N images of visual_atoms_multi"
+    )
+    verb.add_argument("--image-size", type=_size, default=(224, 224), help="of synthetic images")
+    verb.add_argument("--json", action="store_true", help="print the manifest")
+
+    verb = _add(verbs, "doctor", _doctor, "what is wrong with this machine, or with a data set")
+    verb.add_argument("--data", help="read all of this data set as training would")
+    verb.add_argument("--splits", help="as in train,test; default: all there are")
+    verb.add_argument("--json", action="store_true", help="print JSON")
+
+    verb = _add(verbs, "inspect", _inspect, "a picture of what the network will see")
+    verb.add_argument("--data", help="in place of the config's")
+    verb.add_argument("--batch", action="store_true", required=True, help="a batch, augmented")
+    verb.add_argument("--step", type=int, default=0, help="of which step")
+    verb.add_argument("--out", type=pathlib.Path, default=pathlib.Path("batch.png"))
 
     verb = _add(verbs, "report", _report, "write report.html for run folders")
     verb.add_argument("runs", nargs="+", type=pathlib.Path)
@@ -160,6 +189,101 @@ def _plan(arguments: argparse.Namespace) -> int:
 
     plan = make_plan(run_config(config), arguments.topology)
     print(json.dumps(plan.as_dict(), indent=2) if arguments.json else plan.text())
+    return EXIT_DONE
+
+
+def _prepare(arguments: argparse.Namespace) -> int:
+    from vit_jax.data.compose import sliced
+    from vit_jax.data.prepare import prepare
+    from vit_jax.data.sources import open_source
+
+    *source, out = arguments.places
+    if len(source) != (0 if arguments.synthetic else 1):
+        raise UsageError(
+            "expected vit-jax prepare IN OUT, or vit-jax prepare OUT --synthetic=N; found "
+            + " ".join(arguments.places)
+        )
+    if arguments.synthetic:
+        atoms = open_source("visual_atoms_multi", "train", arguments.image_size)
+        wanted = min(arguments.synthetic, len(atoms))
+        sources = {"train": sliced(atoms, f":{wanted}", f"train[:{wanted}]")}
+    else:
+        sources = _splits(source[0], arguments.splits)
+    manifest = prepare(
+        sources,
+        out,
+        shard_size=arguments.shard_size,
+        workers=arguments.workers or 0,
+        on_bad_image=arguments.on_bad_image,
+        report=_counter("prepare"),
+    )
+    if arguments.json:
+        print(json.dumps(manifest, indent=2))
+        return EXIT_DONE
+    for name, split in manifest["splits"].items():
+        bad = f", {len(split['bad_images'])} bad ones left out" if split["bad_images"] else ""
+        print(f"{out} {name}: {split['count']:,} images in {len(split['shards'])} files{bad}")
+    return EXIT_DONE
+
+
+def _doctor(arguments: argparse.Namespace) -> int:
+    if not arguments.data:
+        from vit_jax.doctor import examine_machine, machine_text
+
+        machine = examine_machine()
+        print(json.dumps(machine, indent=2) if arguments.json else machine_text(machine))
+        return EXIT_FAILED if machine["problems"] else EXIT_DONE
+
+    from vit_jax.data.doctor import examine
+
+    found = examine(_splits(arguments.data, arguments.splits), _counter("doctor"))
+    print(json.dumps(found.as_dict(), indent=2) if arguments.json else found.text())
+    return EXIT_DONE if found.is_healthy else EXIT_FAILED
+
+
+def _splits(name: str, chosen: str | None):
+    from vit_jax.data.sources import open_source, open_splits
+
+    if chosen:
+        return {split: open_source(name, split, 224) for split in chosen.split(",")}
+    return open_splits(name, 224)
+
+
+def _counter(label: str) -> Callable[[int, int], None]:
+    """A progress line for work on a known number of images."""
+    from vit_jax.train.progress import Progress
+
+    began = time.monotonic()
+    first, progress = None, None
+
+    def report(done: int, total: int) -> None:
+        nonlocal first, progress
+        if progress is None:
+            first, progress = done, Progress(label, total, unit="image")
+        elif done > first:
+            rate = (done - first) / max(time.monotonic() - began, 1e-9)
+            progress.update(done, {}, rate, (total - done) / rate)
+        if done == total:
+            progress.close()
+
+    return report
+
+
+def _inspect(arguments: argparse.Namespace) -> int:
+    from vit_jax.train.flags import parse_config
+
+    flags = arguments.config_flags
+    if not any(flag.startswith("--config") for flag in flags):
+        flags = ["--config=configs/finetune.py", *flags]
+    config = parse_config(flags)
+    if arguments.data:
+        config.data.name = arguments.data
+
+    from vit_jax.insight.batch_picture import write_batch_picture
+    from vit_jax.train.config import run_config
+
+    write_batch_picture(run_config(config), arguments.out, step=arguments.step)
+    print(arguments.out)
     return EXIT_DONE
 
 

@@ -1,5 +1,7 @@
 """Accuracy on a whole split."""
 
+import re
+
 import jax
 import numpy as np
 from flax import nnx
@@ -10,7 +12,11 @@ import vit_jax
 from vit_jax.data.augment import normalize
 from vit_jax.data.crop import resize
 from vit_jax.data.sources import open_source
-from vit_jax.evaluate.classification import Classification
+from vit_jax.evaluate.classification import Classification, _batch_sums
+from vit_jax.evaluate.placement import on_mesh_of
+from vit_jax.models.network import create_model
+from vit_jax.train.config import MeshConfig
+from vit_jax.train.sharding import batch_sharding, make_mesh, param_shardings
 
 
 def test_every_example_of_the_split_counts_once():
@@ -32,3 +38,22 @@ def test_every_example_of_the_split_counts_once():
     everywhere = nnx.merge(graphdef, jax.device_put(params, NamedSharding(mesh, P())))
     sharded = Classification(source, 96, NamedSharding(mesh, P("d")))(everywhere)
     np.testing.assert_allclose(sharded["accuracy"], accuracy, rtol=1e-6)
+
+
+def test_fsdp_gathers_parameters_and_not_the_batch():
+    mesh = make_mesh(MeshConfig(replica=1, fsdp=8))
+    model = create_model("Pico/8", image_size=16, num_classes=10, depth=1)
+    graphdef, params = nnx.split(model)
+    shardings = param_shardings(nnx.to_pure_dict(params), mesh)
+    params = jax.device_put(nnx.to_pure_dict(params), shardings)
+    sharding = batch_sharding(mesh, 64)
+    batch = {
+        "image": np.zeros((64, 16, 16, 3), np.uint8),
+        "label": np.zeros(64, np.int32),
+        "mask": np.ones(64, np.float32),
+    }
+    batch = jax.device_put(batch, sharding)
+    with on_mesh_of(sharding):
+        program = _batch_sums.lower(graphdef, params, batch).compile().as_text()
+    moved = re.findall(r"= (.*) all-(?:reduce|gather)(?:-start)?\(", program)
+    assert moved and not [shapes for shapes in moved if "[64," in shapes]

@@ -233,3 +233,16 @@ def dig(tree, keys):
     for key in keys:
         tree = tree[key]
     return tree
+
+
+def test_fine_tuning_takes_over_the_architecture_it_starts_from(tmp_path):
+    config = small_config(total="1 steps")
+    config.model.update(pooling="gap", positions="sincos2d", registers=2)
+    train(run_config(config), tmp_path / "first")
+    config = small_config(total="1 steps", init=str(tmp_path / "first"), checkpoint_every="1 steps")
+    train(run_config(config), tmp_path / "second")
+    network = RunFolder(tmp_path / "second").network()
+    assert (network.pooling, network.positions, network.registers) == ("gap", "sincos2d", 2)
+    shutil.rmtree(tmp_path / "first")
+    config.total = "2 steps"
+    assert train(run_config(config), tmp_path / "second")["steps"] == 2  # resumed without it

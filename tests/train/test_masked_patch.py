@@ -106,8 +106,6 @@ def test_corrupted_tokens_are_replaced_before_the_encoder(options):
 def test_how_many_numbers_are_predicted():
     network = model_config("B/16", num_classes=0)
     assert [patch_outputs(t, network) for t in TARGETS] == [512, 16 * 512, 16 * 16 * 3]
-    hybrid = model_config("R50+B/16", num_classes=0)
-    assert patch_outputs("pixels", hybrid) == 16 * 16 * 3
 
 
 @pytest.mark.parametrize(
@@ -116,6 +114,7 @@ def test_how_many_numbers_are_predicted():
         ("color", {}, "expected one of mean_colour"),
         ("4x4_colours", {"name": "B/14", "pooling": "gap"}, "14x14 pixels does not divide"),
         ("mean_colour", {"name": "BiT-R50x1"}, "BiT-R50x1 has none"),
+        ("mean_colour", {"name": "R50+B/16"}, "do not see each other before the encoder"),
         ("mean_colour", {"pooling": "map"}, "use model.pooling=gap"),
         ("mean_colour", {"representation_size": 8}, "trains no head and nothing before it"),
     ],
@@ -138,13 +137,13 @@ def masked_config(target, **values):
 
 @pytest.mark.parametrize("target", TARGETS)
 def test_it_is_learned_beyond_the_best_constant_guess(target):
-    config = masked_config(target, total="120 steps")
+    config = masked_config(target, total="200 steps")
     config.optimizer.learning_rate = 1e-2
     run, source = run_config(config), open_source("glyphs", "train", 16)
     program = make_program(run, source, make_mesh(run.mesh, jax.devices()[:1]))
     # The same few images again and again, each time with other patches missing.
     batches = train_batches(source, batch_size=16, image_size=(16, 16), seed=0)
-    batches = [batches[0], batches[1]]
+    batches = [{key: batches[n][key] for key in program.batch} for n in range(2)]
     state, records = program.init(jax.random.key(0)), []
     for step in range(program.total_steps):
         state, metrics = program.step(state, batches[step % 2], {})
@@ -152,7 +151,7 @@ def test_it_is_learned_beyond_the_best_constant_guess(target):
     loss, constant = (
         np.mean([record[key] for record in records[-10:]]) for key in ("loss", "constant_loss")
     )
-    assert loss < 0.85 * constant
+    assert loss < 0.9 * constant
 
 
 def test_a_whole_run_and_what_becomes_of_its_weights(tmp_path):

@@ -14,7 +14,7 @@ from vit_jax.data.batches import train_batches
 from vit_jax.data.sources import open_source
 from vit_jax.errors import UsageError
 from vit_jax.models import variants
-from vit_jax.models.network import abstract_params
+from vit_jax.models.network import abstract_params, init_params
 from vit_jax.models.variants import LISTED, listed_image_size, model_config
 from vit_jax.train.config import MeshConfig, run_config
 from vit_jax.train.program import make_program
@@ -29,6 +29,8 @@ MODELS = {
         "name": "Axial-Pico/8", "depth": 1, "pooling": "map", "positions_at": "every_layer", **QUIET
     },
 }  # fmt: skip
+MODELS |= {"masked": {**QUIET, "pooling": "gap"}, "taught": QUIET}
+TEACHER = model_config("Pico/8", image_size=16, num_classes=10, depth=1, pooling="map")
 MESHES = {
     "8x1x1": {"replica": 8},
     "2x4x1": {"replica": 2, "fsdp": 4},
@@ -45,23 +47,29 @@ def loss_and_gradients(model, mesh_sizes, devices, accumulation=1):
         clip_norm=0.0, schedule="constant",
     )  # fmt: skip
     config.mesh.update(mesh_sizes)
+    config.loss = "masked_patch" if model == "masked" else "softmax"
     run = run_config(config)
     source = open_source("digits", "train", 16)
-    program = make_program(run, source, make_mesh(run.mesh, devices))
+    teacher = TEACHER if model == "taught" else None
+    program = make_program(run, source, make_mesh(run.mesh, devices), teacher=teacher)
+    frozen = with_a_voice(init_params(TEACHER, jax.random.key(9)), "head") if teacher else {}
+    frozen = jax.tree.map(lambda a, b: jax.device_put(a, b.sharding), frozen, program.frozen)
     state = program.init(jax.random.key(0))
-    # A fresh head is zero and hides the gradients of everything before it.
-    head = 0.1 * jax.random.normal(jax.random.key(5), state.params["head"]["kernel"].shape)
-    state.params["head"]["kernel"] = jax.device_put(
-        head, program.state.params["head"]["kernel"].sharding
-    )
+    with_a_voice(state.params, "prediction/out" if model == "masked" else "head")
     before = jax.tree.map(np.asarray, state.params)
     batch = train_batches(source, batch_size=32, image_size=(16, 16), seed=0)[0]
-    batch = {
-        key: jax.device_put(value, program.batch[key].sharding) for key, value in batch.items()
-    }
-    state, metrics = program.step(state, batch, {})
+    batch = {key: jax.device_put(batch[key], s.sharding) for key, s in program.batch.items()}
+    state, metrics = program.step(state, batch, frozen)
     gradients = jax.tree.map(lambda a, b: a - np.asarray(b), before, state.params)
     return float(metrics["loss"]), gradients
+
+
+def with_a_voice(params, head):
+    """A fresh head is zero and hides the gradients of everything before it."""
+    node = functools.reduce(dict.__getitem__, head.split("/"), params)
+    kernel = 0.1 * jax.random.normal(jax.random.key(5), node["kernel"].shape)
+    node["kernel"] = jax.device_put(kernel, node["kernel"].sharding)
+    return params
 
 
 @pytest.fixture(scope="module")
@@ -88,6 +96,11 @@ def test_loss_and_gradients_are_those_of_one_device(on_one_device, model, mesh, 
 @pytest.mark.parametrize("model", ["vit", "hybrid", "axial"])
 def test_microbatches_equal_the_whole_batch(on_one_device, model):
     check_same(loss_and_gradients(model, {}, jax.devices()[:1], 4), on_one_device(model))
+
+
+@pytest.mark.parametrize("model", ["masked", "taught"])
+def test_other_objectives_agree_too(on_one_device, model):
+    check_same(loss_and_gradients(model, MESHES["2x2x2"], jax.devices()), on_one_device(model))
 
 
 def test_noise_is_the_same_on_any_mesh(on_one_device):

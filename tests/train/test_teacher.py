@@ -1,5 +1,7 @@
 """Distillation: a network learns a teacher's answers, with labels or without them."""
 
+import shutil
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -69,9 +71,7 @@ def test_nothing_of_the_teacher_moves_and_it_is_its_own_best_student():
 def test_a_run_learns_what_its_teacher_says(tmp_path):
     _, teacher = networks(size=32)  # which sees images at its own resolution
     save_npz(teacher, tmp_path / "teacher.npz")
-    config = small_config(total="40 steps", batch_size=32, log_every="1 steps")
-    config.model.update(dropout=0.0, stochastic_depth=0.0, position_std=0.3)
-    config.teacher.update(path=str(tmp_path / "teacher.npz"))
+    config = taught_by(tmp_path / "teacher.npz", total="40 steps", batch_size=32)
     config.mesh.update(replica=2, fsdp=4)
     train(run_config(config), tmp_path / "run")
     divergences = [
@@ -80,6 +80,31 @@ def test_a_run_learns_what_its_teacher_says(tmp_path):
     ]
     assert np.mean(divergences[-5:]) < 0.5 * divergences[0]
     assert load(tmp_path / "run").config.image_size == (16, 16)
+
+
+def taught_by(path, **values):
+    config = small_config(log_every="1 steps", **values)
+    config.model.update(dropout=0.0, stochastic_depth=0.0, position_std=0.3)
+    config.teacher.path = str(path)
+    return config
+
+
+def test_a_run_folder_is_a_teacher_as_it_is_when_its_student_begins(trained_run, tmp_path, capsys):
+    teacher = tmp_path / "teacher"
+    shutil.copytree(trained_run, teacher)
+    config = taught_by(teacher, total="2 steps", checkpoint_every="1 steps")
+    config.mesh.update(replica=2, fsdp=4)
+    train(run_config(config), tmp_path / "student")
+    assert f"teacher: {teacher}, step 3" in capsys.readouterr().err
+    (tmp_path / "student" / "summary.json").unlink()
+    (teacher / "checkpoints" / "3").rename(teacher / "checkpoints" / "4")  # it goes on training
+    config.total = "4 steps"
+    with pytest.raises(UsageError, match=r"at step 3, which is now at step 4: keep a copy"):
+        train(run_config(config), tmp_path / "student")
+    (teacher / "checkpoints" / "4").rename(teacher / "checkpoints" / "3")
+    assert train(run_config(config), tmp_path / "student")["steps"] == 4
+    shutil.rmtree(teacher)
+    assert train(run_config(config), tmp_path / "student")["steps"] == 4  # nothing to do
 
 
 @pytest.mark.parametrize(
@@ -101,9 +126,9 @@ def test_a_teacher_must_know_the_same_classes(tmp_path):
     save_npz(create_model("Pico/8", image_size=16, num_classes=3, depth=1), tmp_path / "three.npz")
     config = small_config()
     config.teacher.path = str(tmp_path / "three.npz")
-    with pytest.raises(UsageError, match="knows 3 classes, digits has 10"):
+    with pytest.raises(UsageError, match="knows 3 classes, digits has 3 and 10"):
         train(run_config(config), tmp_path / "run")
     config = small_config(loss="masked_patch")
     config.teacher.path = str(tmp_path / "three.npz")
-    with pytest.raises(UsageError, match="masked_patch has no use for a teacher"):
+    with pytest.raises(UsageError, match="masked_patch has no labels, leave it out"):
         run_config(config)

@@ -55,19 +55,20 @@ def test_utilisation_is_of_the_models_flops():
     with_teacher = yardstick(run_config(small_config()), network, network)
     assert with_teacher.flops_per_image == 8 * multiply_adds(network)
     assert measure.devices == measure.cores == 8 and measure.peak.flops > 1e8
-    assert measure.peak.source == "measured float32 matmul"
+    assert measure.peak.source == "measured on float32 matmuls of 1024x1024"
     yard = Yardstick(4, 8, flops_per_image=1e9, peak=chips.Peak(1e12, "a word"))
-    record = yard.measure(Pace(images_per_second=2000, data_wait=0.25, eta=1), seconds=1800)
+    pace = Pace(images_per_second=2000, data_wait=0.25, eta=1)
+    record = yard.measure(pace, 2700, before={"seconds": 900, "core_hours": 3})
     assert record["images_per_second_per_device"] == 500
     assert record["model_flops_utilization"] == pytest.approx(0.5)
-    assert (record["data_wait"], record["core_hours"]) == (0.25, 4)
+    assert (record["data_wait"], record["core_hours"]) == (0.25, 3 + 4)
     assert record["host_memory_gb"] > 0.05
     assert "1 TFLOP/s a device (a word)" in yard.text()
 
 
 def test_the_denominator_of_a_known_chip_is_published():
     device = types.SimpleNamespace(device_kind="TPU v5 lite", platform="tpu")
-    assert chips.peak_of(device) == chips.Peak(197e12, "published bfloat16 peak of v5e")
+    assert chips.peak_of(device, "bfloat16") == chips.Peak(197e12, "published bfloat16 peak of v5e")
 
 
 def test_chips_are_called_as_jax_calls_them():
@@ -103,5 +104,5 @@ def test_a_run_records_what_it_uses(trained_run):
     assert 0 <= record["train/data_wait"] <= 1
     assert 0 < record["train/model_flops_utilization"] < 1
     summary = read_json(folder.summary)
-    assert summary["peak_flops_source"] == "measured float32 matmul"
+    assert summary["peak_flops_source"] == "measured on float32 matmuls of 1024x1024"
     assert summary["peak_flops_per_device"] > 1e8

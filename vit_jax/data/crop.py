@@ -1,20 +1,48 @@
-"""From a decoded image of any size to the network's input size, on the host, in uint8."""
+"""From an image of any size to the network's input size, on the host, in uint8."""
 
 import cv2
 import numpy as np
 
+from vit_jax.data.decode import Region, decode, decode_region, pixels, read_header
 from vit_jax.errors import UsageError
 
-CROPS = ("resize", "inception")
+TRAIN_CROPS = ("inception", "random", "resize")
+EVAL_CROPS = ("resize", "centre")
+
+# An image is first brought to this much more than the network's input, then cropped: 256 for 224.
+_MARGIN = 8 / 7
 
 
 def fit(
-    image: np.ndarray, size: tuple[int, int], crop: str, rng: np.random.Generator
+    image: np.ndarray | bytes, size: tuple[int, int], crop: str, rng: np.random.Generator
 ) -> np.ndarray:
-    """`image` [h, w, 3] -> [*size, 3], by one of CROPS."""
+    """An image, or the bytes of its file -> uint8 [*size, 3], by one of TRAIN_CROPS.
+
+    "inception" takes a random rectangle; "random" a random place of an image a little larger;
+    "resize" all of it.
+    """
     if crop == "inception":
-        image = inception_crop(image, rng)
-    return resize(image, size)
+        return resize(_random_rectangle(image, size, rng), size)
+    if crop == "random":
+        larger = tuple(round(side * _MARGIN) for side in size)
+        image = resize(pixels(image), larger)
+        top, left = (rng.integers(a - b + 1) for a, b in zip(larger, size, strict=True))
+        return image[top : top + size[0], left : left + size[1]]
+    return resize(pixels(image), size)
+
+
+def fit_for_evaluation(
+    image: np.ndarray | bytes, size: tuple[int, int], crop: str = "resize"
+) -> np.ndarray:
+    """Likewise by one of EVAL_CROPS: all of the image, or its middle in its own proportions."""
+    image = pixels(image)
+    if crop == "resize":
+        return resize(image, size)
+    height, width = image.shape[:2]
+    scale = _MARGIN * max(size[0] / height, size[1] / width)
+    larger = max(round(height * scale), size[0]), max(round(width * scale), size[1])
+    top, left = (larger[0] - size[0]) // 2, (larger[1] - size[1]) // 2
+    return resize(image, larger)[top : top + size[0], left : left + size[1]]
 
 
 def resize(image: np.ndarray, size: tuple[int, int]) -> np.ndarray:
@@ -24,25 +52,38 @@ def resize(image: np.ndarray, size: tuple[int, int]) -> np.ndarray:
     return cv2.resize(image, size[::-1], interpolation=cv2.INTER_LINEAR)
 
 
-def inception_crop(
-    image: np.ndarray,
+def inception_region(
+    height: int,
+    width: int,
     rng: np.random.Generator,
     area: tuple[float, float] = (0.05, 1.0),
     aspect: tuple[float, float] = (3 / 4, 4 / 3),
-) -> np.ndarray:
+) -> Region:
     """A random rectangle of the given share of the area and aspect ratio (width / height)."""
-    height, width = image.shape[:2]
     for _ in range(10):
         target = height * width * rng.uniform(*area)
         ratio = np.exp(rng.uniform(*np.log(aspect)))
         crop_w, crop_h = round((target * ratio) ** 0.5), round((target / ratio) ** 0.5)
         if 0 < crop_w <= width and 0 < crop_h <= height:
             top, left = rng.integers(height - crop_h + 1), rng.integers(width - crop_w + 1)
-            return image[top : top + crop_h, left : left + crop_w]
-    return image  # a very long image may hold no such rectangle
+            return Region(int(top), int(left), crop_h, crop_w)
+    return Region(0, 0, height, width)  # a very long image may hold no such rectangle
 
 
-def check_crop(crop: str) -> None:
+def check_crop(crop: str, crops: tuple[str, ...] = TRAIN_CROPS, what: str = "data.crop") -> None:
     """Raises where `crop` is no known way of cropping."""
-    if crop not in CROPS:
-        raise UsageError(f"data.crop={crop!r}: expected one of {', '.join(CROPS)}")
+    if crop not in crops:
+        raise UsageError(f"{what}={crop!r}: expected one of {', '.join(crops)}")
+
+
+def _random_rectangle(
+    image: np.ndarray | bytes, size: tuple[int, int], rng: np.random.Generator
+) -> np.ndarray:
+    if isinstance(image, bytes):
+        header = read_header(image)
+        if header.is_plain_jpeg:
+            region = inception_region(header.height, header.width, rng)
+            return decode_region(image, header, region, size)
+        image = decode(image)
+    top, left, height, width = inception_region(*image.shape[:2], rng)
+    return image[top : top + height, left : left + width]

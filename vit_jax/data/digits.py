@@ -5,7 +5,7 @@ from typing import Literal
 
 import numpy as np
 
-from vit_jax.data.source import Example
+from vit_jax.data.source import Example, check_index
 
 TEST_PER_CLASS = 50
 
@@ -30,8 +30,7 @@ class Digits:
         return len(self._labels)
 
     def __getitem__(self, index: int) -> Example:
-        if not 0 <= index < len(self):
-            raise IndexError(f"{self.name} has {len(self)} examples, there is no number {index}")
+        check_index(self, index)
         return Example(
             image=np.repeat(self._images[index][..., None], 3, axis=-1),
             label=np.array(self._labels[index]),

@@ -1,94 +1,96 @@
-"""A folder of images, one folder per class, read from disk as they are asked for."""
+"""A folder of images, one folder per class, read as they are asked for, here or in a bucket."""
 
+import dataclasses
 import zlib
-from pathlib import Path
 
-import cv2
 import numpy as np
 
-from vit_jax.data.source import Example
+from vit_jax.data import files
+from vit_jax.data.source import Example, check_index
 from vit_jax.errors import UsageError
 
-EXTENSIONS = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff")
+EXTENSIONS = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff", ".gif")
 HELD_OUT_PERCENT = 10
 
 # What to look for, in this order, where a split may go by another's name.
 _SPLIT_FOLDERS = {"train": ("train",), "val": ("val", "test"), "test": ("test", "val")}
 
 
-class ImageFolder:
-    """`path/CLASS/image.jpg`, or `path/{train,val,test}/CLASS/image.jpg`.
+@dataclasses.dataclass(frozen=True)
+class ImageFiles:
+    """Files and their labels, in a fixed order that is as good as random."""
 
-    Without split folders a tenth of the images is held out, for "val" and "test" alike; which ones
-    follows from their names, so that adding images moves none from one side to the other.
-    """
-
-    def __init__(self, path: str | Path, split: str):
-        root = Path(path)
-        self.name = str(path)
-        folders = _split_folders(root)
-        folder = root if not folders else _choose(folders, split, root)
-        # Over all splits: a class without test images must not renumber those behind it.
-        classes = {c.name for parent in folders.values() or [root] for c in _subfolders(parent)}
-        self.class_names = tuple(sorted(classes))
-        self._files = [
-            (file, label)
-            for label, name in enumerate(self.class_names)
-            for file in sorted((folder / name).rglob("*"))
-            if file.suffix.lower() in EXTENSIONS
-            and (folders or _is_held_out(file, root) == (split != "train"))
-        ]
-        if not self._files:
-            raise UsageError(
-                f"no images for the split {split!r} in {folder}: expected one folder per class,"
-                f" {folder}/CLASS/*.jpg (or {', '.join(EXTENSIONS[1:])})"
-            )
+    name: str
+    class_names: tuple[str, ...]
+    paths: tuple[str, ...]
+    labels: np.ndarray  # int32 [example] or [example, k]
 
     @property
     def num_classes(self) -> int:
         return len(self.class_names)
 
     def __len__(self) -> int:
-        return len(self._files)
+        return len(self.paths)
 
     def __getitem__(self, index: int) -> Example:
-        if not 0 <= index < len(self):
-            raise IndexError(f"{self.name} has {len(self)} examples, there is no number {index}")
-        file, label = self._files[index]
-        return Example(image=_read(file), label=np.array(label, np.int32))
+        check_index(self, index)
+        return Example(image=files.read(self.paths[index]), label=self.labels[index])
+
+    def where(self, index: int) -> str:
+        return self.paths[index]
 
 
-def _split_folders(root: Path) -> dict[str, Path]:
-    """Those of train, val and test that exist and hold class folders: "train" may be a class."""
-    return {
-        name: root / name
-        for name in _SPLIT_FOLDERS
-        if (root / name).is_dir() and _subfolders(root / name)
-    }
+def image_folder(root: str, split: str) -> ImageFiles:
+    """`root/CLASS/image.jpg`, or `root/{train,val,test}/CLASS/image.jpg`.
+
+    Without split folders a tenth of the images is held out, for "val" and "test" alike; which ones
+    follows from their names, so that adding images moves none from one side to the other.
+    """
+    root = root.rstrip("/")
+    found = [path for path in files.find(root) if path.lower().endswith(EXTENSIONS)]
+    splits = _split_folders(found)
+    folder = _choose(splits, split, root) if splits else ""
+    # Over all splits: a class without test images must not renumber those behind it.
+    depth = 1 if splits else 0
+    in_classes = [p.split("/") for p in found if p.count("/") > depth]
+    classes = sorted({parts[depth] for parts in in_classes if not splits or parts[0] in splits})
+    number = {name: label for label, name in enumerate(classes)}
+    chosen = [
+        "/".join(parts)
+        for parts in in_classes
+        if (parts[0] == folder if splits else is_held_out("/".join(parts)) == (split != "train"))
+    ]
+    if not chosen:
+        here = f"{root}/{folder}".rstrip("/")
+        raise UsageError(
+            f"no images for the split {split!r} in {here}: expected one folder per class, "
+            f"{here}/CLASS/*.jpg (or {', '.join(EXTENSIONS[1:])})"
+        )
+    chosen.sort(key=shuffled)
+    labels = np.array([number[path.split("/")[depth]] for path in chosen], np.int32)
+    return ImageFiles(root, tuple(classes), tuple(f"{root}/{path}" for path in chosen), labels)
 
 
-def _subfolders(folder: Path) -> list[Path]:
-    return [e for e in folder.iterdir() if e.is_dir() and not e.name.startswith(".")]
+def is_held_out(path: str) -> bool:
+    """Whether an image is one to test on; its path within the data set decides."""
+    return zlib.crc32(path.encode()) % 100 < HELD_OUT_PERCENT
 
 
-def _choose(folders: dict[str, Path], split: str, root: Path) -> Path:
+def shuffled(path: str) -> tuple[int, str]:
+    """To sort by: not by class, so that any slice of a split is a fair sample of it."""
+    return zlib.crc32(b"order " + path.encode()), path
+
+
+def _split_folders(paths: list[str]) -> set[str]:
+    """Those of train, val and test that hold class folders: "train" may be a class itself."""
+    return {p.split("/")[0] for p in paths if p.count("/") > 1} & _SPLIT_FOLDERS.keys()
+
+
+def _choose(splits: set[str], split: str, root: str) -> str:
     for name in _SPLIT_FOLDERS[split]:
-        if name in folders:
-            return folders[name]
+        if name in splits:
+            return name
     raise UsageError(
-        f"{root} is divided into splits but has none for {split!r}: expected a folder"
-        f" {' or '.join(str(root / name) for name in _SPLIT_FOLDERS[split])}"
+        f"{root} is divided into splits but has none for {split!r}: expected a folder "
+        f"{' or '.join(f'{root}/{name}' for name in _SPLIT_FOLDERS[split])}"
     )
-
-
-def _is_held_out(file: Path, root: Path) -> bool:
-    return zlib.crc32(file.relative_to(root).as_posix().encode()) % 100 < HELD_OUT_PERCENT
-
-
-def _read(file: Path) -> np.ndarray:
-    data = np.frombuffer(file.read_bytes(), np.uint8)
-    # IMREAD_COLOR: three channels of eight bits, turned as its EXIF says, whatever the file holds.
-    image = cv2.imdecode(data, cv2.IMREAD_COLOR) if data.size else None
-    if image is None:
-        raise UsageError(f"cannot read the image {file}: it is broken or of no known format")
-    return cv2.cvtColor(image, cv2.COLOR_BGR2RGB)

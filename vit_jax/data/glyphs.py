@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 import cv2
 import numpy as np
 
-from vit_jax.data.source import Example
+from vit_jax.data.source import Example, check_index
 from vit_jax.errors import UsageError
 
 if TYPE_CHECKING:
@@ -55,8 +55,7 @@ class Glyphs:
         return self._length
 
     def __getitem__(self, index: int) -> Example:
-        if not 0 <= index < len(self):
-            raise IndexError(f"{self.name} has {len(self)} examples, there is no number {index}")
+        check_index(self, index)
         label = index % self.num_classes
         letter = self.class_names[label]
         # A counter-based generator: every key opens a stream of its own, at no cost to find it.

@@ -8,10 +8,11 @@ PADDING_LABEL = -1
 
 
 class Example(TypedDict):
-    """One record. `image`: uint8 [height, width, 3]. `label`: int32, a scalar for one label per
-    image, or [k] for several, filled up with PADDING_LABEL."""
+    """One record. `image`: uint8 [height, width, 3], or the bytes of an image file, which
+    `decode.py` opens. `label`: int32, a scalar for one label per image, or [k] for several, filled
+    up with PADDING_LABEL."""
 
-    image: np.ndarray
+    image: np.ndarray | bytes
     label: np.ndarray
 
 
@@ -31,3 +32,15 @@ class Source(Protocol):
     def __len__(self) -> int: ...
 
     def __getitem__(self, index: int) -> Example: ...
+
+
+def where(source: Source, index: int) -> str:
+    """What to call an example when talking to people: its file, where it has one."""
+    find = getattr(source, "where", None)
+    return find(index) if find else f"{source.name}[{index}]"
+
+
+def check_index(source: Source, index: int) -> None:
+    """Raises where there is no such example: without it, -1 would be the last one."""
+    if not 0 <= index < len(source):
+        raise IndexError(f"{source.name} has {len(source)} examples, there is no number {index}")

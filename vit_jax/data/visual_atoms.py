@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple
 import cv2
 import numpy as np
 
-from vit_jax.data.source import PADDING_LABEL, Example
+from vit_jax.data.source import PADDING_LABEL, Example, check_index
 
 TEST_IMAGES = 50_000  # as many as ImageNet's validation set, or a little fewer: whole classes only
 MAX_LABELS = 4
@@ -51,8 +51,7 @@ class VisualAtoms:
         return self._length
 
     def __getitem__(self, index: int) -> Example:
-        if not 0 <= index < len(self):
-            raise IndexError(f"{self.name} has {len(self)} examples, there is no number {index}")
+        check_index(self, index)
         stream = _random_stream(self._stream, index)
         rng = np.random.Generator(stream)
         labels = [index % self.num_classes]

@@ -13,7 +13,7 @@ from vit_jax.data.batches import eval_batches, local_rows, on_device
 from vit_jax.data.labels import multi_hot, top1_correct
 from vit_jax.data.source import Source
 from vit_jax.errors import UsageError
-from vit_jax.evaluate.placement import default_sharding
+from vit_jax.evaluate.placement import default_sharding, on_mesh_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,6 +26,7 @@ class Classification:
     source: Source
     batch_size: int = 256
     sharding: jax.sharding.Sharding | None = None  # of a batch; None: one device
+    crop: str = "resize"
 
     def __call__(self, model: nnx.Module) -> dict[str, float]:
         graphdef, params = nnx.split(model)
@@ -35,11 +36,13 @@ class Classification:
             batch_size=self.batch_size,
             image_size=model.config.image_size,
             rows=local_rows(sharding, self.batch_size),
+            crop=self.crop,
         )
         sums = {"accuracy": 0.0, "loss": 0.0}
-        for batch in on_device(batches, sharding, self.batch_size):
-            for key, value in _batch_sums(graphdef, params, batch).items():
-                sums[key] += float(value)
+        with on_mesh_of(sharding):
+            for batch in on_device(batches, sharding, self.batch_size):
+                for key, value in _batch_sums(graphdef, params, batch).items():
+                    sums[key] += float(value)
         return {key: value / len(self.source) for key, value in sums.items()}
 
 

@@ -19,6 +19,7 @@ def make_evaluator(
     data: str,
     split: str,
     *,
+    crop: str = "resize",
     image_size: tuple[int, int],
     num_classes: int,
     batch_size: int,
@@ -28,8 +29,8 @@ def make_evaluator(
     test = open_source(data, split, image_size)
     if kind == "classification":
         check_classes(test, num_classes)
-        return Classification(test, batch_size, sharding)
+        return Classification(test, batch_size, sharding, crop)
     if kind == "fewshot":
         train = open_source(data, "train", image_size)
-        return FewShot(train, test, batch_size=batch_size, sharding=sharding)
+        return FewShot(train, test, batch_size=batch_size, sharding=sharding, crop=crop)
     raise UsageError(f"evaluator kind {kind!r}: expected one of {', '.join(KINDS)}")

@@ -11,7 +11,7 @@ from jax.experimental.multihost_utils import process_allgather
 from vit_jax.data.augment import normalize
 from vit_jax.data.batches import eval_batches, local_rows, on_device
 from vit_jax.data.source import Source
-from vit_jax.evaluate.placement import default_sharding
+from vit_jax.evaluate.placement import default_sharding, on_mesh_of
 
 
 def extract_features(
@@ -19,6 +19,7 @@ def extract_features(
     source: Source,
     batch_size: int = 256,
     sharding: jax.sharding.Sharding | None = None,
+    crop: str = "resize",
 ) -> tuple[np.ndarray, np.ndarray]:
     """(float32 [example, feature], int [example]) in the order of the source."""
     graphdef, params = nnx.split(model)
@@ -28,10 +29,12 @@ def extract_features(
         batch_size=batch_size,
         image_size=model.config.image_size,
         rows=local_rows(sharding, batch_size),
+        crop=crop,
     )
     features, labels = [], []
     for batch in on_device(batches, sharding, batch_size):
-        batch_features = _features(graphdef, params, batch["image"])
+        with on_mesh_of(sharding):
+            batch_features = _features(graphdef, params, batch["image"])
         features.append(process_allgather(batch_features, tiled=True))
         labels.append(process_allgather(batch["label"], tiled=True))
     n = len(source)

@@ -29,10 +29,13 @@ class FewShot:
     seeds: int = 3
     batch_size: int = 256
     sharding: jax.sharding.Sharding | None = None
+    crop: str = "resize"
 
     def __call__(self, model: nnx.Module) -> dict[str, float]:
-        train = extract_features(model, self.train, self.batch_size, self.sharding)
-        test = extract_features(model, self.test, self.batch_size, self.sharding)
+        train, test = (
+            extract_features(model, split, self.batch_size, self.sharding, self.crop)
+            for split in (self.train, self.test)
+        )
         results = {}
         for shot, accuracies in fewshot_accuracies(
             train, test, self.shots, self.seeds, self.train.class_names

@@ -8,7 +8,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from vit_jax.data.crop import resize
+from vit_jax.data.crop import fit_for_evaluation
 from vit_jax.data.source import Source
 
 Records = Sequence[Mapping[str, float]]
@@ -49,19 +49,30 @@ def samples(source: Source, size: tuple[int, int], rows: int = 3, columns: int =
     examples = [
         source[int(index)] for index in np.linspace(0, len(source) - 1, rows * columns).astype(int)
     ]
-    images = np.stack([resize(example["image"], size) for example in examples])
-    margin = max(1, size[0] // 5)  # above each image, for its name
-    images = np.pad(images, ((0, 0), (margin, 0), (1, 1), (0, 0)), constant_values=255)
-    (height, width), grid = images.shape[1:3], images.reshape(rows, columns, *images.shape[1:])
+    images = np.stack([fit_for_evaluation(example["image"], size) for example in examples])
+    names = [
+        " ".join(source.class_names[k] for k in np.atleast_1d(example["label"]) if k >= 0)
+        for example in examples
+    ]
+    return grid(images, names, columns)
+
+
+def grid(images: np.ndarray, titles: Sequence[str], columns: int = 12) -> bytes:
+    """uint8 images side by side, each with a few letters above it."""
+    rows = -(-len(images) // columns)
+    size, missing = images.shape[1:3], rows * columns - len(images)
+    margin = max(1, size[0] // 5)  # above each image, for its title
+    paddings = ((0, missing), (margin, 0), (1, 1), (0, 0))
+    tiles = np.pad(images, paddings, constant_values=255)
+    (height, width), tiles = tiles.shape[1:3], tiles.reshape(rows, columns, *tiles.shape[1:])
     figure = Figure(figsize=(0.9 * columns, 0.9 * rows * height / width), layout="constrained")
     (panel,) = _panels(figure, 1)
-    panel.imshow(grid.transpose(0, 2, 1, 3, 4).reshape(rows * height, columns * width, 3))
+    panel.imshow(tiles.transpose(0, 2, 1, 3, 4).reshape(rows * height, columns * width, 3))
     panel.set_axis_off()
-    for number, example in enumerate(examples):
-        names = [source.class_names[k] for k in np.atleast_1d(example["label"]) if k >= 0]
+    for number, title in enumerate(titles):
         row, column = divmod(number, columns)
         panel.text(
-            (column + 0.5) * width, row * height + margin - 1, " ".join(names)[:12],
+            (column + 0.5) * width, row * height + margin - 1, title[:12],
             fontsize=8, ha="center", va="bottom",
         )  # fmt: skip
     return _png(figure)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+import pathlib
 from typing import Any
 
 import jax
@@ -14,7 +15,8 @@ from vit_jax.tpu.topologies import Topology, topology
 from vit_jax.train.config import RunConfig
 from vit_jax.train.program import make_program
 from vit_jax.train.sharding import make_mesh
-from vit_jax.train.teacher import read_teacher
+from vit_jax.train.teacher import find_teacher
+from vit_jax.weights.load import find_weights
 
 GB = 1e9
 
@@ -56,8 +58,11 @@ def make_plan(config: RunConfig, topology_name: str) -> Plan:
     slice_ = topology(topology_name)
     source = open_source(config.data.name, config.data.split, as_size(config.image_size))
     mesh = make_mesh(config.mesh, tpu_devices(slice_))
-    teacher = read_teacher(config, source)
-    program = make_program(config, source, mesh, teacher and teacher.network)
+    teacher = find_teacher(config, source)
+    init = find_weights(pathlib.Path(config.init).expanduser()) if config.init else None
+    program = make_program(
+        config, source, mesh, init=init and init.network, teacher=teacher and teacher.network
+    )
     try:
         compiled = program.lower().compile()
     except jax.errors.JaxRuntimeError as error:

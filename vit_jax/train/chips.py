@@ -12,18 +12,19 @@ class Chip:
     """One kind of TPU. Memory in GB, peak in dense bfloat16 TFLOP/s, bandwidth in TB/s."""
 
     name: str  # as the compiler calls it
-    device_kind: str  # as JAX calls it
-    cores: int  # of which JAX sees one device
+    device_kinds: tuple[str, ...]  # as JAX calls it, or may
+    cores: int  # in what JAX sees as one device
     hbm: float
     peak: float
     bandwidth: float
 
 
-V4 = Chip("v4", "TPU v4", 2, 32, 275, 1.2)
-V5P = Chip("v5p", "TPU v5", 2, 95, 459, 2.77)
-V5E = Chip("v5e", "TPU v5 lite", 1, 16, 197, 0.82)
-V6E = Chip("v6e", "TPU v6 lite", 1, 32, 918, 1.64)
-CHIPS = (V4, V5P, V5E, V6E)
+V3 = Chip("v3", ("TPU v3",), 1, 16, 61.5, 0.45)  # a device is one of its chip's two cores
+V4 = Chip("v4", ("TPU v4",), 2, 32, 275, 1.2)
+V5P = Chip("v5p", ("TPU v5", "TPU v5p"), 2, 95, 459, 2.77)
+V5E = Chip("v5e", ("TPU v5 lite", "TPU v5e"), 1, 16, 197, 0.82)
+V6E = Chip("v6e", ("TPU v6 lite", "TPU v6e"), 1, 32, 918, 1.64)
+CHIPS = (V3, V4, V5P, V5E, V6E)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,21 +37,25 @@ class Peak:
 
 def chip_of(device: jax.Device) -> Chip | None:
     """The chip that a device is, if it is one of CHIPS."""
-    return next((chip for chip in CHIPS if chip.device_kind == device.device_kind), None)
+    return next((chip for chip in CHIPS if device.device_kind in chip.device_kinds), None)
 
 
-def peak_of(device: jax.Device) -> Peak:
-    """The published peak of a known chip; of any other, the rate of a large matmul, tried out."""
+def peak_of(device: jax.Device, dtype: str) -> Peak:
+    """The published peak of a known chip; of any other, the rate of matmuls, tried out."""
     if chip := chip_of(device):
         return Peak(chip.peak * 1e12, f"published bfloat16 peak of {chip.name}")
-    size, seconds = 1024, []
-    x = jax.device_put(jnp.ones((size, size), jnp.float32), device)
-    matmul = jax.jit(jnp.matmul)
-    matmul(x, x).block_until_ready()
-    for _ in range(5):
+    is_cpu = device.platform == "cpu"
+    # Large enough to fill the device, in a chain long enough that starting it costs nothing.
+    dtype, size, count = ("float32", 1024, 2) if is_cpu else (dtype, 8192, 16)
+    x = jax.device_put(jnp.full((size, size), 1 / size, dtype), device)
+    chain = jax.jit(lambda x: jax.lax.fori_loop(0, count, lambda _, y: y @ x, x))
+    chain(x).block_until_ready()
+    seconds = []
+    for _ in range(3):
         began = time.perf_counter()
-        matmul(x, x).block_until_ready()
+        chain(x).block_until_ready()
         seconds.append(time.perf_counter() - began)
-    # Several CPU devices are one machine, and the matmul had all of it.
-    sharing = jax.local_device_count() if device.platform == "cpu" else 1
-    return Peak(2 * size**3 / min(seconds) / sharing, "measured float32 matmul")
+    # Several CPU devices are one machine, and the matmuls had all of it.
+    sharing = jax.local_device_count() if is_cpu else 1
+    flops = 2 * count * size**3 / min(seconds) / sharing
+    return Peak(flops, f"measured on {dtype} matmuls of {size}x{size}")

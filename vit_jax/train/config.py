@@ -60,12 +60,21 @@ class DataConfig:
 
     name: str = ""
     split: str = "train"
-    crop: str = "inception"  # or "resize": the whole image
+    crop: str = "inception"  # or "random": a place in an image a little larger; "resize": all of it
     flip: bool = True  # mirror half of the images; wrong for letters and digits
     threads: int = 0  # that decode and crop, on each host; 0: one per core
+    workers: int = 0  # processes that share this work; 0: the threads of the trainer itself
+    on_bad_image: str = "skip"  # another one in its place, always the same; or "raise"
+    bad_images_allowed: float = 0.01  # of all images read: a run with more of them ends
 
     def __post_init__(self) -> None:
         _at_least(0, "data.threads", self.threads)
+        _at_least(0, "data.workers", self.workers)
+        if not 0 <= self.bad_images_allowed <= 1:
+            raise UsageError(
+                f"config.data.bad_images_allowed={self.bad_images_allowed}: expected a share from "
+                f"0 to 1"
+            )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -108,7 +117,7 @@ class TeacherConfig:
     def __post_init__(self) -> None:
         if not 0 < self.weight <= 1:
             raise UsageError(f"config.teacher.weight={self.weight}: expected more than 0, up to 1")
-        if self.temperature <= 0:
+        if not self.temperature > 0:
             raise UsageError(f"config.teacher.temperature={self.temperature}: expected more than 0")
 
 
@@ -139,7 +148,7 @@ class OptimizerConfig:
     polyak: float = 0.0  # > 0: evaluate an average of the parameters that forgets by 1 - this
 
     def __post_init__(self) -> None:
-        if self.learning_rate <= 0:
+        if not self.learning_rate > 0:
             raise UsageError(
                 f"config.optimizer.learning_rate={self.learning_rate}: expected more than 0"
             )
@@ -171,6 +180,7 @@ class EvaluatorConfig:
     kind: str = "classification"  # or "fewshot"
     data: str = ""
     split: str = "test"
+    crop: str = "resize"  # or "centre": the middle in its own proportions
     every: str = "10%"
 
 
@@ -208,8 +218,19 @@ class RunConfig:
         _at_least(1, "checkpoints_kept", self.checkpoints_kept)
         if self.loss not in LOSSES:
             raise UsageError(f"config.loss={self.loss!r}: expected one of {', '.join(LOSSES)}")
-        if self.loss == "masked_patch" and self.teacher.path:
-            raise UsageError("config.teacher.path: loss=masked_patch has no use for a teacher")
+        if not 0 <= self.label_smoothing < 1:
+            raise UsageError(
+                f"config.label_smoothing={self.label_smoothing}: expected from 0 to less than 1"
+            )
+        for key, value in (
+            ("teacher.path", self.teacher.path),
+            ("label_smoothing", self.label_smoothing),
+            ("model.head_bias", self.model.head_bias),
+        ):
+            if self.loss == "masked_patch" and value:
+                raise UsageError(
+                    f"config.{key}={value!r}: loss=masked_patch has no labels, leave it out"
+                )
 
 
 def default_config(**values: Any) -> ml_collections.ConfigDict:
@@ -268,8 +289,15 @@ def _flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
-def network_config(config: RunConfig, num_classes: int, **more: Any) -> NetworkConfig:
-    """The network that a run trains; `more` are fields that its objective decides."""
+# What fine-tuning takes over from the network that it starts from, unless its config says else.
+INHERITED = ("pooling", "positions", "positions_at", "registers", "layer_scale", "qk_norm")
+
+
+def network_config(
+    config: RunConfig, num_classes: int, init: NetworkConfig | None = None, **more: Any
+) -> NetworkConfig:
+    """The network that a run trains, starting from `init`; `more` is what its objective decides."""
+    inherited = {key: getattr(init, key) for key in INHERITED if hasattr(init, key)}
     chosen = {k: v for k, v in dataclasses.asdict(config.model).items() if v is not None}
     known = {field.name for field in dataclasses.fields(schema_of(config.model.name))}
     for key in chosen.keys() - known:
@@ -277,6 +305,7 @@ def network_config(config: RunConfig, num_classes: int, **more: Any) -> NetworkC
             f"config.model.{key}={chosen[key]!r} is set, by the config file or on the command "
             f"line, but {config.model.name} has no such option: leave it out"
         )
+    chosen = {k: v for k, v in inherited.items() if k in known} | chosen
     return model_config(**chosen, **more, num_classes=num_classes, image_size=config.image_size)
 
 

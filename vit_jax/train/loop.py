@@ -17,21 +17,22 @@ from vit_jax.data.source import Source
 from vit_jax.data.sources import open_source
 from vit_jax.errors import Diverged, UsageError
 from vit_jax.evaluate.evaluators import Evaluator, make_evaluator
-from vit_jax.models.config import as_size, config_to_dict
+from vit_jax.models.config import NetworkConfig, as_size, config_to_dict
+from vit_jax.train.bad_images import BadImages
 from vit_jax.train.checkpoint import Checkpoints
 from vit_jax.train.clock import Clock
 from vit_jax.train.cluster import is_lead
 from vit_jax.train.config import RunConfig, changes, run_config
 from vit_jax.train.environment import environment
 from vit_jax.train.metrics import MetricsWriter
-from vit_jax.train.program import Program, make_program, steps_of
+from vit_jax.train.program import Program, make_program, steps_of, total_steps_of
 from vit_jax.train.progress import Progress
 from vit_jax.train.sharding import make_mesh
 from vit_jax.train.step import TrainState
-from vit_jax.train.teacher import read_teacher
+from vit_jax.train.teacher import TeacherWeights, find_teacher
 from vit_jax.train.usage import Yardstick, description, yardstick
 from vit_jax.weights.checkpoint import latest_step
-from vit_jax.weights.load import load_params
+from vit_jax.weights.load import find_weights, load_params
 from vit_jax.weights.run_folder import RunFolder, read_json, write_json
 
 # How far the host may run ahead of the devices: enough to keep them busy, few enough that
@@ -47,28 +48,35 @@ def train(config: RunConfig, workdir: str | pathlib.Path) -> dict[str, Any]:
     folder = _open_folder(workdir, config)
     source = open_source(config.data.name, config.data.split, as_size(config.image_size))
     mesh = make_mesh(config.mesh)
-    teacher = read_teacher(config, source)
-    program = make_program(config, source, mesh, teacher and teacher.network)
+    total = total_steps_of(config, source)
+    if folder.summary.is_file() and (latest_step(folder.checkpoints) or 0) >= total:
+        with Progress(folder.path.name, total, silent=not is_lead()) as progress:
+            progress.note(f"finished before, {total} steps; nothing to do")
+        return read_json(folder.summary)
+    teacher = find_teacher(config, source)
+    _check_teacher(folder, teacher)
+    program = make_program(
+        config, source, mesh, init=_init(folder, config), teacher=teacher and teacher.network
+    )
     schedule = _make_schedule(config, program, source)
 
     with Checkpoints(folder.checkpoints, config.checkpoints_kept) as checkpoints:
         state = checkpoints.restore_latest(program.state)
         start = 0 if state is None else int(state.step)
         with Progress(folder.path.name, program.total_steps, silent=not is_lead()) as progress:
-            if start >= program.total_steps and folder.summary.is_file():
-                progress.note(f"finished before, {start} steps; nothing to do")
-                return read_json(folder.summary)
             if state is None:
                 state = _first_state(config, program, progress)
             else:
                 progress.note(f"resuming at step {start}")
+            frozen = teacher.read(program.frozen) if teacher else {}
             # Not before: weights that do not fit leave no folder that looks like a run.
             if is_lead():
-                _write_description(folder, config, program)
+                _write_description(folder, config, program, teacher)
             measured_by = yardstick(config, program.network, teacher and teacher.network)
             for line in (*description(config, program, mesh), measured_by.text()):
                 progress.note(line)
-            frozen = program.freeze(teacher.params if teacher else {})
+            if teacher:
+                progress.note(f"teacher: {teacher.place.path}, {teacher.place.version}")
             run = _Run(
                 config, program, source, schedule, measured_by, folder, checkpoints, progress
             )
@@ -107,12 +115,16 @@ class _Run:
 
 def _run_steps(run: _Run, state: TrainState, start: int, frozen: Any) -> dict[str, Any]:
     schedule, progress, batch_size = run.schedule, run.progress, run.config.batch_size
-    batches = _batches(run, start)
+    bad_images = BadImages(
+        run.source, run.folder.path, run.config.data.bad_images_allowed, progress
+    )
+    batches = _batches(run, start, bad_images)
     step_fn = _compile(run.program, progress)
     in_flight: collections.deque[Any] = collections.deque()
-    before = [record for record in run.folder.metrics_records() if record["step"] <= start]
-    latest = {key: value for record in before for key, value in record.items() if key != "step"}
-    clock = Clock(start, schedule.total, batch_size, before=latest.get("train/seconds", 0.0))
+    records = [record for record in run.folder.metrics_records() if record["step"] <= start]
+    latest = {key: value for record in records for key, value in record.items() if key != "step"}
+    before = {key: latest.get(f"train/{key}", 0.0) for key in ("seconds", "core_hours")}
+    clock = Clock(start, schedule.total, batch_size, before=before["seconds"])
     with MetricsWriter(run.folder, start) if is_lead() else contextlib.nullcontext() as writer:
         for step in range(start + 1, schedule.total + 1):
             with clock.waiting():
@@ -129,7 +141,8 @@ def _run_steps(run: _Run, state: TrainState, start: int, frozen: Any) -> dict[st
                 pace = clock.measure(step)
                 shown = {k: values[k] for k in ("loss", "accuracy") if k in values}
                 progress.update(step, shown, pace.images_per_second, pace.eta)
-                values |= run.yardstick.measure(pace, clock.seconds)
+                values |= run.yardstick.measure(pace, clock.seconds, before)
+                values["bad_images"] = len(bad_images)
                 record |= {f"train/{key}": value for key, value in values.items()}
             record |= _evaluate(run, state, step, clock)
             latest |= record
@@ -189,7 +202,7 @@ def _evaluate(run: _Run, state: TrainState, step: int, clock: Clock) -> dict[str
     return record
 
 
-def _batches(run: _Run, start: int) -> Iterator[dict[str, jax.Array]]:
+def _batches(run: _Run, start: int, bad_images: BadImages) -> Iterator[dict[str, jax.Array]]:
     config, sharding = run.config, run.program.batch["image"].sharding
     batches = train_batches(
         run.source,
@@ -198,8 +211,17 @@ def _batches(run: _Run, start: int) -> Iterator[dict[str, jax.Array]]:
         seed=config.seed,
         crop=config.data.crop,
         rows=local_rows(sharding, config.batch_size),
+        on_bad_image=config.data.on_bad_image,
     )
-    return on_device(batches, sharding, config.batch_size, start=start, threads=config.data.threads)
+    return on_device(
+        batches,
+        sharding,
+        config.batch_size,
+        start=start,
+        threads=config.data.threads,
+        workers=config.data.workers,
+        seen=bad_images.see,
+    )
 
 
 def _compile(program: Program, progress: Progress) -> Any:
@@ -232,6 +254,7 @@ def _make_schedule(config: RunConfig, program: Program, source: Source) -> _Sche
                 item.kind,
                 item.data,
                 item.split,
+                crop=item.crop,
                 image_size=program.network.image_size,
                 num_classes=program.network.num_classes,
                 batch_size=config.batch_size,
@@ -251,8 +274,29 @@ def _make_schedule(config: RunConfig, program: Program, source: Source) -> _Sche
 # What may change when a run is resumed. Everything else would make it another run.
 _MAY_CHANGE = (
     "total", "log_every", "checkpoint_every", "checkpoints_kept", "evaluators", "mesh", "init",
-    "data.threads", "model.remat", "bad_steps_allowed",
+    "data.threads", "data.workers", "data.bad_images_allowed", "model.remat", "bad_steps_allowed",
 )  # fmt: skip
+
+
+def _init(folder: RunFolder, config: RunConfig) -> NetworkConfig | None:
+    """The network that a run starts, or started, from."""
+    if not config.init:
+        return None
+    if latest_step(folder.checkpoints) is not None:
+        return folder.network()  # resumed: what it started from may be gone
+    return find_weights(pathlib.Path(config.init).expanduser()).network
+
+
+def _check_teacher(folder: RunFolder, teacher: TeacherWeights | None) -> None:
+    """A resumed run must learn from the teacher that it began with."""
+    if not teacher or latest_step(folder.checkpoints) is None:
+        return
+    before = read_json(folder.config).get(_TEACHER)
+    if before != teacher.place.version:
+        raise UsageError(
+            f"--workdir={folder.path} learned from {teacher.place.path} at {before}, which is now "
+            f"at {teacher.place.version}: keep a copy of a teacher that goes on training"
+        )
 
 
 def _open_folder(workdir: str | pathlib.Path, config: RunConfig) -> RunFolder:
@@ -261,7 +305,8 @@ def _open_folder(workdir: str | pathlib.Path, config: RunConfig) -> RunFolder:
         raise UsageError(f"--workdir={workdir}: only local folders so far, as in runs/mine")
     folder = RunFolder(pathlib.Path(workdir).expanduser())
     if folder.is_run() and latest_step(folder.checkpoints) is not None:  # else nothing is lost
-        stored = {k: v for k, v in read_json(folder.config).items() if k != "network"}
+        more = (_NETWORK, _TEACHER)
+        stored = {k: v for k, v in read_json(folder.config).items() if k not in more}
         if not stored:
             raise UsageError(
                 f"--workdir={folder.path} holds converted weights and no run: start from them with "
@@ -286,7 +331,15 @@ def _open_folder(workdir: str | pathlib.Path, config: RunConfig) -> RunFolder:
     return folder
 
 
-def _write_description(folder: RunFolder, config: RunConfig, program: Program) -> None:
-    description = dataclasses.asdict(config) | {"network": config_to_dict(program.network)}
-    write_json(folder.config, description)
+# What config.json holds besides the config.
+_NETWORK, _TEACHER = "network", "teacher_version"
+
+
+def _write_description(
+    folder: RunFolder, config: RunConfig, program: Program, teacher: TeacherWeights | None
+) -> None:
+    more = {_NETWORK: config_to_dict(program.network)}
+    if teacher:
+        more[_TEACHER] = teacher.place.version
+    write_json(folder.config, dataclasses.asdict(config) | more)
     write_json(folder.environment, environment())

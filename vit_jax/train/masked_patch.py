@@ -31,7 +31,7 @@ def masked_patch(target: str, share: float) -> Objective:
     ) -> tuple[jax.Array, Metrics]:
         del targets, frozen
         corruption_key, noise_key = jax.random.split(key)
-        everything = patch_targets(images, _pixels(model.config), target)
+        everything = patch_targets(images, model.config.patch_size, target)
         corruption = corrupt(corruption_key, *everything.shape[:2], share)
         wanted = jnp.take_along_axis(everything, corruption.patches[..., None], axis=1)
         outputs = model.predict_patches(images, corruption, noise_key)
@@ -40,12 +40,12 @@ def masked_patch(target: str, share: float) -> Objective:
             return loss, {"constant_loss": wanted.var(axis=(0, 1)).mean()}  # of the mean patch
         logits = outputs.reshape(*wanted.shape, -1)
         loss = optax.losses.softmax_cross_entropy_with_integer_labels(logits, wanted).mean()
-        frequency = jax.nn.one_hot(wanted, logits.shape[-1]).mean(axis=(0, 1, 2))
+        frequency = jax.nn.one_hot(wanted, logits.shape[-1]).mean(axis=(0, 1))  # in each cell
         return loss, {
             "accuracy": (logits.argmax(axis=-1) == wanted).mean(),
             # What the best guess without a look at the image would have.
-            "constant_loss": jax.scipy.special.entr(frequency).sum(),
-            "constant_accuracy": frequency.max(),
+            "constant_loss": jax.scipy.special.entr(frequency).sum(axis=-1).mean(),
+            "constant_accuracy": frequency.max(axis=-1).mean(),
         }
 
     return objective
@@ -54,17 +54,18 @@ def masked_patch(target: str, share: float) -> Objective:
 def patch_outputs(target: str, network: NetworkConfig) -> int:
     """How many numbers a network predicts for each patch."""
     if target not in TARGETS:
-        raise UsageError(f"masked.target={target!r}: expected one of {', '.join(TARGETS)}")
-    if not isinstance(network, ViTConfig):
+        raise UsageError(f"config.masked.target={target!r}: expected one of {', '.join(TARGETS)}")
+    if not isinstance(network, ViTConfig) or network.stem_stages is not None:
         raise UsageError(
-            f"loss=masked_patch needs the patches of a Vision Transformer: {network.name} has none"
+            f"loss=masked_patch needs patches that do not see each other before the encoder: "
+            f"{network.name} has none, use a plain or axial ViT"
         )
     if network.pooling == "map" or network.representation_size:
         raise UsageError(
             "loss=masked_patch trains no head and nothing before it: use model.pooling=gap (or "
             "token) and no model.representation_size"
         )
-    height, width = _pixels(network)
+    height, width = network.patch_size
     if target == "pixels":
         return height * width * network.channels
     colours = LEVELS**network.channels
@@ -72,8 +73,8 @@ def patch_outputs(target: str, network: NetworkConfig) -> int:
         return colours
     if height % MINIATURE or width % MINIATURE:
         raise UsageError(
-            f"masked.target=4x4_colours: a patch of {height}x{width} pixels does not divide into "
-            f"4x4; use mean_colour"
+            f"config.masked.target=4x4_colours: a patch of {height}x{width} pixels does not divide "
+            f"into 4x4; use mean_colour"
         )
     return MINIATURE**2 * colours
 
@@ -108,14 +109,3 @@ def patch_targets(images: jax.Array, patch_size: tuple[int, int], target: str) -
     levels = jnp.clip((cells + 1) / 2 * LEVELS, 0, LEVELS - 1).astype(jnp.int32)
     places = LEVELS ** jnp.arange(channels)[::-1]
     return (levels * places).sum(axis=-1).reshape(batch, count, side**2)
-
-
-def _pixels(network: ViTConfig) -> tuple[int, int]:
-    """Height and width of the part of the image that a token stands for."""
-    (height, width), (rows, columns) = network.image_size, network.grid
-    if height % rows or width % columns:
-        raise UsageError(
-            f"loss=masked_patch: {height}x{width} pixels do not divide into {rows}x{columns} "
-            f"patches; use an image_size that does"
-        )
-    return height // rows, width // columns

@@ -40,7 +40,6 @@ class Program:
     frozen: Any  # abstract, likewise: parameters of a teacher, or an empty dict
     init: Callable[[jax.Array], TrainState]  # a key -> the state before step 0, born sharded
     start_from: Callable[[Any], TrainState]  # parameters -> likewise, with fresh moments
-    freeze: Callable[[Any], Any]  # such parameters -> laid out as `frozen` says
     step: Any  # jitted (state, batch, frozen) -> (state, metrics), donates the state
 
     def lower(self) -> jax.stages.Lowered:
@@ -49,14 +48,18 @@ class Program:
 
 
 def make_program(
-    config: RunConfig, source: Source, mesh: Mesh, teacher: NetworkConfig | None = None
+    config: RunConfig,
+    source: Source,
+    mesh: Mesh,
+    *,
+    init: NetworkConfig | None = None,
+    teacher: NetworkConfig | None = None,
 ) -> Program:
-    """Works out the run that `config` describes on `source` and `mesh`, and with this teacher."""
-    network = _network(config, source)
+    """Works out the run that `config` describes on `source` and `mesh`: the networks that it
+    starts from and learns from are these."""
+    network = _network(config, source, init)
     in_steps = functools.partial(steps_of, config, len(source))
-    total_steps = in_steps(config.total, "total")
-    if total_steps < 1:
-        raise UsageError(f"config.total={config.total!r} is less than one step of training")
+    total_steps = total_steps_of(config, source)
     warmup, cooldown, timescale = (
         in_steps(getattr(config.optimizer, key), f"optimizer.{key}", total_steps)
         for key in ("warmup", "cooldown", "timescale")
@@ -81,7 +84,10 @@ def make_program(
         source.num_classes,
     )
     frozen = abstract_params(teacher) if teacher else {}
-    frozen_shardings = param_shardings(frozen, mesh)
+    try:
+        frozen_shardings = param_shardings(frozen, mesh)
+    except UsageError as error:
+        raise UsageError(f"the teacher: {error}") from error
 
     def step_on_mesh(state: TrainState, batch: Batch, frozen: Any) -> tuple[TrainState, Metrics]:
         with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):  # for models/activations.py
@@ -96,7 +102,6 @@ def make_program(
         frozen=jax.tree.map(_with_sharding, frozen, frozen_shardings),
         init=jax.jit(init, out_shardings=shardings),
         start_from=jax.jit(start_from, out_shardings=shardings),
-        freeze=jax.jit(lambda params: params, out_shardings=frozen_shardings),
         step=jax.jit(
             step_on_mesh,
             out_shardings=(shardings, NamedSharding(mesh, P())),
@@ -118,11 +123,20 @@ def steps_of(
     )
 
 
-def _network(config: RunConfig, source: Source) -> NetworkConfig:
+def total_steps_of(config: RunConfig, source: Source) -> int:
+    """The length of the run."""
+    steps = steps_of(config, len(source), config.total, "total")
+    if steps < 1:
+        raise UsageError(f"config.total={config.total!r} is less than one step of training")
+    return steps
+
+
+def _network(config: RunConfig, source: Source, init: NetworkConfig | None) -> NetworkConfig:
     if config.loss != "masked_patch":
-        return network_config(config, source.num_classes)
-    headless = network_config(config, 0)
-    return network_config(config, 0, patch_outputs=patch_outputs(config.masked.target, headless))
+        return network_config(config, source.num_classes, init)
+    headless = network_config(config, 0, init)
+    outputs = patch_outputs(config.masked.target, headless)
+    return network_config(config, 0, init, patch_outputs=outputs)
 
 
 def _objective(config: RunConfig, teacher: NetworkConfig | None) -> Objective:

@@ -10,12 +10,18 @@ _PLAIN_SECONDS = 10.0  # between lines where there is no terminal
 
 
 class Progress:
-    """Reports on a loop of `total` steps. A context manager."""
+    """Reports on a loop of `total` steps, or of other things. A context manager."""
 
     def __init__(
-        self, label: str, total: int, *, stream: TextIO | None = None, silent: bool = False
+        self,
+        label: str,
+        total: int,
+        *,
+        unit: str = "step",
+        stream: TextIO | None = None,
+        silent: bool = False,
     ) -> None:
-        self._label, self._total = label, total
+        self._label, self._total, self._unit = label, total, unit
         self._stream = io.StringIO() if silent else stream or sys.stderr
         self._live = self._stream.isatty()
         self._last_print = -float("inf")
@@ -25,8 +31,13 @@ class Progress:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Leaves the last line as it is."""
         if self._open:
             self._stream.write("\n")
+        self._open = False
 
     def note(self, text: str) -> None:
         """Something said once, on a line of its own."""
@@ -42,8 +53,8 @@ class Progress:
         self._last_print = now
         numbers = "  ".join(f"{key} {value:.3f}" for key, value in values.items())
         line = (
-            f"[{self._label}] step {step}/{self._total} ({100 * step // self._total}%)  {numbers}  "
-            f"{rate:.0f} images/s  ETA {_clock(eta)}"
+            f"[{self._label}] {self._unit} {step}/{self._total} "
+            f"({100 * step // self._total}%)  {numbers}  {rate:.0f} images/s  ETA {_clock(eta)}"
         )
         self._stream.write(f"\r\033[K{line}" if self._live else f"{line}\n")
         self._stream.flush()

@@ -1,24 +1,41 @@
-"""The teacher of a run that distils one: read from where it was trained, never changed."""
+"""The teacher of a run that distils one: found at the start, read onto the mesh, never changed."""
 
 import dataclasses
 import pathlib
+from typing import Any
 
 from vit_jax.data.source import Source
 from vit_jax.errors import UsageError
+from vit_jax.models.config import NetworkConfig
 from vit_jax.train.config import RunConfig
-from vit_jax.weights.load import Stored, read_weights
+from vit_jax.weights.load import Place, find_weights
 
 
-def read_teacher(config: RunConfig, source: Source) -> Stored | None:
-    """Its network and parameters, or None where the run has no teacher."""
+@dataclasses.dataclass(frozen=True)
+class TeacherWeights:
+    """Where a teacher lies and what it is, without its numbers."""
+
+    network: NetworkConfig
+    place: Place
+
+    def read(self, target: Any) -> Any:
+        """Its parameters, laid out as the abstract `target` says; whole on no device."""
+        return self.place.read(target)
+
+
+def find_teacher(config: RunConfig, source: Source) -> TeacherWeights | None:
+    """The run's teacher, or None where it has none."""
     if not config.teacher.path:
         return None
-    stored = read_weights(pathlib.Path(config.teacher.path).expanduser())
-    if stored.network.num_classes != source.num_classes:
+    place = find_weights(pathlib.Path(config.teacher.path).expanduser())
+    network = place.network
+    if network.num_classes != source.num_classes or network.channels != 3:
         raise UsageError(
-            f"config.teacher.path={config.teacher.path} knows {stored.network.num_classes} "
-            f"classes, {source.name} has {source.num_classes}: choose a teacher of the same classes"
+            f"config.teacher.path={config.teacher.path} sees {network.channels} channels and knows "
+            f"{network.num_classes} classes, {source.name} has 3 and {source.num_classes}: choose "
+            f"a teacher of the same"
         )
     # It computes as its student does, and there is nothing to rematerialise.
-    network = dataclasses.replace(stored.network, dtype=config.model.dtype, remat="none")
-    return stored._replace(network=network)
+    return TeacherWeights(
+        dataclasses.replace(network, dtype=config.model.dtype, remat="none"), place
+    )

@@ -4,6 +4,7 @@ import dataclasses
 import math
 import resource
 import sys
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -29,8 +30,10 @@ class Yardstick:
     flops_per_image: float  # of the model: what is computed twice (remat) counts once
     peak: Peak  # of one device
 
-    def measure(self, pace: Pace, seconds: float) -> dict[str, float]:
-        """Numbers for the record; `seconds` is the age of the run."""
+    def measure(self, pace: Pace, seconds: float, before: Mapping[str, float]) -> dict[str, float]:
+        """Numbers for the record; `seconds` is the age of the run, and `before` what it had used
+        when this process took over, maybe from another number of cores."""
+        here = seconds - before["seconds"]
         per_device = pace.images_per_second / self.devices
         return {
             "images_per_second": pace.images_per_second,
@@ -38,7 +41,7 @@ class Yardstick:
             "data_wait": pace.data_wait,
             "model_flops_utilization": per_device * self.flops_per_image / self.peak.flops,
             "seconds": seconds,
-            "core_hours": self.cores * seconds / 3600,
+            "core_hours": before["core_hours"] + self.cores * here / 3600,
             **_memory(),
         }
 
@@ -53,7 +56,7 @@ class Yardstick:
 # What differs between two runs of the same numbers.
 MEASURED = (
     "images_per_second", "images_per_second_per_device", "data_wait", "model_flops_utilization",
-    "seconds", "core_hours", "device_memory_gb", "host_memory_gb",
+    "seconds", "core_hours", "device_memory_gb", "host_memory_gb", "bad_images",
 )  # fmt: skip
 
 
@@ -70,7 +73,7 @@ def yardstick(
         devices=jax.device_count(),
         cores=jax.device_count() * (chip.cores if chip else 1),
         flops_per_image=2 * passes,
-        peak=peak_of(device),
+        peak=peak_of(device, network.dtype),
     )
 
 
@@ -83,7 +86,7 @@ def description(config: RunConfig, program: Program, mesh: Mesh) -> list[str]:
     shared = f" / {tensor} that share an image" if tensor > 1 else ""
     leaves = jax.tree_util.tree_leaves_with_path(program.state.params)
     leaves.sort(key=lambda item: math.prod(item[1].shape), reverse=True)
-    state = jax.tree.leaves(program.state)
+    state = jax.tree.leaves((program.state, program.frozen))
     return [
         f"mesh: {shape}, {_many(hosts * devices, 'device')} ({jax.devices()[0].device_kind})",
         f"global batch: {config.batch_size} = {_many(hosts, 'host')} x {_many(devices, 'device')}"

@@ -1,4 +1,4 @@
-"""The parameters of a checkpoint, without the optimizer, onto one device of any machine."""
+"""The parameters of a checkpoint, without the optimizer, onto any devices of any machine."""
 
 import pathlib
 from typing import Any
@@ -15,18 +15,24 @@ from vit_jax.models.network import abstract_params
 PARAMS, AVERAGE, PROGRESS = "params", "average", "progress"
 
 
-def restore_params(checkpoints: pathlib.Path, network: NetworkConfig) -> dict[str, Any]:
-    """The newest parameters in a run's checkpoints folder; their average, if it keeps one."""
-    step = latest_step(checkpoints)
+def restore_params(
+    checkpoints: pathlib.Path, network: NetworkConfig, target: Any = None, step: int | None = None
+) -> dict[str, Any]:
+    """The newest parameters in a run's checkpoints folder; their average, if it keeps one.
+
+    Laid out as the abstract `target` says, else whole on one device.
+    """
+    step = latest_step(checkpoints) if step is None else step
     if step is None:
         raise UsageError(
             f"{checkpoints.parent} has no checkpoint yet: wait for its first, or train"
         )
-    device = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
-    target = jax.tree.map(
-        lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=device),
-        abstract_params(network),
-    )
+    if target is None:
+        device = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
+        target = jax.tree.map(
+            lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=device),
+            abstract_params(network),
+        )
     with ocp.StandardCheckpointer() as checkpointer:
         newest = checkpoints.resolve() / str(step)
         item = AVERAGE if (newest / AVERAGE).is_dir() else PARAMS

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 
 from vit_jax.errors import UsageError
@@ -15,9 +16,35 @@ from vit_jax.models.heads import Classifier
 from vit_jax.models.network import create_model, graphdef
 from vit_jax.models.variants import canonical_name, check_options, network_name
 from vit_jax.weights.adapt import Adapted, adapt
-from vit_jax.weights.checkpoint import restore_params
+from vit_jax.weights.checkpoint import latest_step, restore_params
 from vit_jax.weights.files import read_npz
 from vit_jax.weights.run_folder import RunFolder
+
+
+@dataclasses.dataclass(frozen=True)
+class Place:
+    """Where weights lie: what network they are of, and which version of them this is."""
+
+    path: pathlib.Path
+    network: NetworkConfig
+    step: int | None  # of a run folder's newest checkpoint
+
+    @property
+    def version(self) -> str:
+        """Changes when the weights do."""
+        return f"{self.path.stat().st_size} bytes" if self.step is None else f"step {self.step}"
+
+    def read(self, target: Any) -> Any:
+        """The parameters, each laid out as the abstract `target` says."""
+        if self.step is not None:
+            return restore_params(RunFolder(self.path).checkpoints, self.network, target, self.step)
+        return jax.tree.map(
+            lambda value, leaf: jax.make_array_from_callback(
+                leaf.shape, leaf.sharding, lambda index: np.asarray(value)[index]
+            ),
+            read_weights(self.path).params,
+            target,
+        )
 
 
 class Stored(NamedTuple):
@@ -74,6 +101,17 @@ def read_weights(path: pathlib.Path, image_size: tuple[int, int] | None = None) 
     folder = RunFolder(path)
     network = folder.network()
     return Stored(network, restore_params(folder.checkpoints, network))
+
+
+def find_weights(path: pathlib.Path) -> Place:
+    """What lies at `path`, without its numbers where it is a run folder."""
+    if path.is_dir():
+        folder = RunFolder(path)
+        network, step = folder.network(), latest_step(folder.checkpoints)
+        if step is None:
+            raise UsageError(f"{path} has no checkpoint yet: wait for its first, or train")
+        return Place(path, network, step)
+    return Place(path, read_weights(path).network, None)
 
 
 def _changed(network: NetworkConfig, changes: dict[str, Any]) -> NetworkConfig:

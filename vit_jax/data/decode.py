@@ -1,0 +1,173 @@
+"""From the bytes of an image file to pixels, by what they hold and not by what they are called.
+
+JPEGs go through libjpeg-turbo (simplejpeg), everything else and every odd JPEG (CMYK, turned by its
+EXIF tag) through OpenCV, and what that does not know (GIF) through Pillow.
+"""
+
+import contextlib
+import io
+import threading
+from typing import NamedTuple
+
+import cv2
+import numpy as np
+import PIL.Image
+import simplejpeg
+
+from vit_jax.errors import UsageError
+
+# An image of more pixels is refused: it is a mistake, or an attack on memory.
+MOST_PIXELS = 2**28
+PIL.Image.MAX_IMAGE_PIXELS = MOST_PIXELS  # where it warns; its own is a third of that
+# Larger ones than this are opened one at a time, so that many threads cannot fill the memory.
+_LARGE = 2**24
+_one_at_a_time = threading.Lock()
+
+
+class BadImage(UsageError):
+    """Bytes that are no image, or only part of one."""
+
+
+class Region(NamedTuple):
+    """A rectangle of pixels."""
+
+    top: int
+    left: int
+    height: int
+    width: int
+
+
+class Header(NamedTuple):
+    """What is known of an image before it is decoded."""
+
+    height: int
+    width: int
+    is_plain_jpeg: bool  # baseline or progressive, grey or YCbCr, upright
+
+
+def pixels(image: np.ndarray | bytes) -> np.ndarray:
+    """uint8 [height, width, 3] RGB, upright; a grey image three times, transparency left out."""
+    return decode(image) if isinstance(image, bytes) else image
+
+
+def decode(data: bytes) -> np.ndarray:
+    """The whole image."""
+    header = read_header(data)
+    with _room_for(header):
+        return _decode_jpeg(data) if header.is_plain_jpeg else _decode_other(data)
+
+
+def decode_region(data: bytes, header: Header, region: Region, size: tuple[int, int]) -> np.ndarray:
+    """A rectangle of a plain JPEG, in its own resolution or in half, a quarter, an eighth of it,
+    never less than `size`: what will be shrunk anyway need not be decoded in full."""
+    needed = max(size[0] / region.height, size[1] / region.width)
+    scale = next((scale for scale in (1 / 8, 1 / 4, 1 / 2) if scale >= needed), 1)
+    with _room_for(header):
+        if scale == 1:
+            # Rows below the region are not decoded: the file says that it ends there.
+            image = _decode_jpeg(_ending_at(data, region.top + region.height), fast=True)
+            return image[_slice(region.top, region.height), _slice(region.left, region.width)]
+        least = {"min_height": _up(header.height * scale), "min_width": _up(header.width * scale)}
+        image = _decode_jpeg(data, fast=True, **least)
+    by_rows, by_columns = image.shape[0] / header.height, image.shape[1] / header.width
+    rows = _slice(round(region.top * by_rows), max(1, round(region.height * by_rows)))
+    columns = _slice(round(region.left * by_columns), max(1, round(region.width * by_columns)))
+    return image[rows, columns]
+
+
+def read_header(data: bytes) -> Header:
+    """Size and kind; BadImage where there is none."""
+    if not data:
+        raise BadImage("the file is empty")
+    if data[:3] == b"\xff\xd8\xff":
+        with contextlib.suppress(ValueError):
+            height, width, colours, _ = simplejpeg.decode_jpeg_header(data, strict=False)
+            _check_size(height, width)
+            is_plain = colours in ("YCbCr", "Gray") and _orientation(data) == 1
+            return Header(height, width, is_plain)
+    with _pillow(data) as image:
+        width, height = image.size
+    _check_size(height, width)
+    return Header(height, width, False)
+
+
+def _decode_jpeg(data: bytes, *, fast: bool = False, **least: int) -> np.ndarray:
+    """`fast` is a little less exact, by a level or two: enough for training."""
+    options = {"colorspace": "RGB", "fastdct": fast, "fastupsample": fast, **least}
+    try:
+        return simplejpeg.decode_jpeg(data, **options)
+    except ValueError as error:
+        if "remature end" in str(error) or "runcated" in str(error):
+            raise BadImage(f"the JPEG is cut off ({error})") from error
+    try:
+        return simplejpeg.decode_jpeg(data, strict=False, **options)  # stray bytes do no harm
+    except ValueError as error:
+        raise BadImage(f"the JPEG is broken ({error})") from error
+
+
+def _decode_other(data: bytes) -> np.ndarray:
+    # IMREAD_COLOR: three channels of eight bits, turned as its EXIF says, whatever the file holds.
+    with contextlib.suppress(cv2.error):
+        image = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR_RGB)
+        if image is not None:
+            return image
+    with _pillow(data) as image:
+        try:
+            return np.asarray(image.convert("RGB"))
+        except (OSError, ValueError, SyntaxError) as error:
+            raise BadImage(f"the image is broken ({error})") from error
+
+
+@contextlib.contextmanager
+def _pillow(data: bytes):
+    try:
+        image = PIL.Image.open(io.BytesIO(data))
+    except (PIL.UnidentifiedImageError, OSError, ValueError, SyntaxError) as error:
+        raise BadImage("it is no image of a known format") from error
+    except PIL.Image.DecompressionBombError as error:
+        raise BadImage(str(error)) from error
+    with image:
+        yield image
+
+
+def _orientation(data: bytes) -> int:
+    """The EXIF tag: 1 is upright."""
+    if b"Exif\0\0" not in data[: 2**16]:
+        return 1
+    with contextlib.suppress(BadImage, OSError, ValueError, SyntaxError), _pillow(data) as image:
+        return image.getexif().get(0x0112, 1)
+    return 1
+
+
+def _ending_at(data: bytes, row: int) -> bytes | bytearray:
+    """A baseline JPEG whose header says that this is its height. What it stores row by row is
+    not touched; decoders leave the rest alone. Progressive ones have all rows in each pass."""
+    place = 2
+    while place + 9 < len(data) and data[place] == 0xFF:
+        marker, length = data[place + 1], int.from_bytes(data[place + 2 : place + 4], "big")
+        if marker in (0xC0, 0xC1):
+            shorter = bytearray(data)
+            shorter[place + 5 : place + 7] = row.to_bytes(2, "big")
+            return shorter
+        if 0xC2 <= marker <= 0xCF and marker not in (0xC4, 0xC8, 0xCC):
+            return data
+        place += 2 + length
+    return data
+
+
+def _room_for(header: Header) -> contextlib.AbstractContextManager:
+    large = header.height * header.width > _LARGE
+    return _one_at_a_time if large else contextlib.nullcontext()
+
+
+def _check_size(height: int, width: int) -> None:
+    if height * width > MOST_PIXELS:
+        raise BadImage(f"{width}x{height} pixels are more than {MOST_PIXELS:,}")
+
+
+def _slice(start: int, length: int) -> slice:
+    return slice(start, start + length)
+
+
+def _up(value: float) -> int:
+    return -int(-value // 1)
