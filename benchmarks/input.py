@@ -139,7 +139,8 @@ def tf_data(paths: list[str]) -> Iterator[Any]:
 
     shuffled = tf.data.Dataset.from_tensor_slices(paths).shuffle(len(paths)).repeat()
     images = shuffled.map(load, num_parallel_calls=tf.data.AUTOTUNE)
-    batches = images.batch(BATCH, drop_remainder=True).prefetch(tf.data.AUTOTUNE)
+    # As far ahead as ours: AUTOTUNE would grow here until a whole turn is made beforehand.
+    batches = images.batch(BATCH, drop_remainder=True).prefetch(2)
     return batches.as_numpy_iterator()
 
 
@@ -173,7 +174,7 @@ class PillowCrops:
         with open(self.paths[index], "rb") as file:
             image = PIL.Image.open(io.BytesIO(file.read())).convert("RGB")
         box = random_box(*image.size)
-        return np.asarray(image.resize((SIZE, SIZE), PIL.Image.Resampling.BILINEAR, box=box))
+        return np.array(image.resize((SIZE, SIZE), PIL.Image.Resampling.BILINEAR, box=box))
 
 
 def random_box(width: int, height: int) -> tuple[int, int, int, int]:

@@ -5,6 +5,7 @@ import json
 import logging
 import os
 import pathlib
+import re
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -273,11 +274,13 @@ def _inspect(arguments: argparse.Namespace) -> int:
     from vit_jax.train.flags import parse_config
 
     flags = arguments.config_flags
-    if not any(flag.startswith("--config") for flag in flags):
-        flags = ["--config=configs/finetune.py", *flags]
-    config = parse_config(flags)
-    if arguments.data:
-        config.data.name = arguments.data
+    if any(re.match(r"--config\b(?!\.)", flag) for flag in flags):
+        config = parse_config(flags)
+        config.data.name = arguments.data or config.data.name
+    else:
+        config = parse_config(
+            [f"--config=configs/finetune.py:data={arguments.data or 'digits'}", *flags]
+        )
 
     from vit_jax.insight.batch_picture import write_batch_picture
     from vit_jax.train.config import run_config
