@@ -3,17 +3,13 @@
 import os
 import pathlib
 
-ROOT = pathlib.Path(__file__).parents[1]
-
-# Read by JAX when it is imported, and by the processes that tests start, which find classes that
-# tests define in `tests`. libtpu is installed for
+# Read by JAX when it is imported, and by the processes that tests start. libtpu is installed for
 # its compiler only. Tests spend their time compiling small programs, many of them more than once.
 os.environ |= {
     "JAX_PLATFORMS": "cpu",
     "XLA_FLAGS": "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false",
-    "JAX_COMPILATION_CACHE_DIR": str(ROOT / ".pytest_cache" / "jax"),
+    "JAX_COMPILATION_CACHE_DIR": str(pathlib.Path(__file__).parents[1] / ".pytest_cache" / "jax"),
     "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.5",
-    "PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]),
 }
 
 import jax
