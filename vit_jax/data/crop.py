@@ -1,5 +1,7 @@
 """From an image of any size to the network's input size, on the host, in uint8."""
 
+import math
+
 import cv2
 import numpy as np
 
@@ -22,7 +24,9 @@ def fit(
     "resize" all of it.
     """
     if crop == "inception":
-        return resize(_random_rectangle(image, size, rng), size)
+        # Resized always, which copies: the rectangle lies where the next image will.
+        rectangle = _random_rectangle(image, size, rng)
+        return cv2.resize(rectangle, size[::-1], interpolation=cv2.INTER_LINEAR)
     if crop == "random":
         larger = tuple(round(side * _MARGIN) for side in size)
         image = resize(pixels(image), larger)
@@ -59,12 +63,19 @@ def inception_region(
     area: tuple[float, float] = (0.05, 1.0),
     aspect: tuple[float, float] = (3 / 4, 4 / 3),
 ) -> Region:
-    """A random rectangle of the given share of the area and aspect ratio (width / height)."""
+    """A random rectangle of the given share of the area and aspect ratio (width / height).
+
+    The ratio is uniform, and so is the height among those that the area and the image allow: this
+    is how the references draw it, with smaller crops than if the area itself were uniform.
+    """
     for _ in range(10):
-        target = height * width * rng.uniform(*area)
-        ratio = np.exp(rng.uniform(*np.log(aspect)))
-        crop_w, crop_h = round((target * ratio) ** 0.5), round((target / ratio) ** 0.5)
-        if 0 < crop_w <= width and 0 < crop_h <= height:
+        ratio = rng.uniform(*aspect)
+        least, most = (math.sqrt(share * height * width / ratio) for share in area)
+        most = min(round(most), height, int((width + 0.5) / ratio))
+        least = min(round(least), most)
+        crop_h = int(rng.integers(least, most + 1))
+        crop_w = round(crop_h * ratio)
+        if 0 < crop_h and 0 < crop_w <= width:
             top, left = rng.integers(height - crop_h + 1), rng.integers(width - crop_w + 1)
             return Region(int(top), int(left), crop_h, crop_w)
     return Region(0, 0, height, width)  # a very long image may hold no such rectangle

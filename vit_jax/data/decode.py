@@ -7,6 +7,7 @@ EXIF tag) through OpenCV, and what that does not know (GIF) through Pillow.
 import contextlib
 import io
 import threading
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import cv2
@@ -22,6 +23,9 @@ PIL.Image.MAX_IMAGE_PIXELS = MOST_PIXELS  # where it warns; its own is a third o
 # Larger ones than this are opened one at a time, so that many threads cannot fill the memory.
 _LARGE = 2**24
 _one_at_a_time = threading.Lock()
+
+_MOST_SCRATCH = 2**24  # bytes that a thread keeps
+_this_thread = threading.local()
 
 
 class BadImage(UsageError):
@@ -59,13 +63,15 @@ def decode(data: bytes) -> np.ndarray:
 
 def decode_region(data: bytes, header: Header, region: Region, size: tuple[int, int]) -> np.ndarray:
     """A rectangle of a plain JPEG, in its own resolution or in half, a quarter, an eighth of it,
-    never less than `size`: what will be shrunk anyway need not be decoded in full."""
+    never less than `size`: what will be shrunk anyway need not be decoded in full.
+
+    It lies in memory of this thread that its next call writes over: resize or copy it before.
+    """
     needed = max(size[0] / region.height, size[1] / region.width)
     scale = next((scale for scale in (1 / 8, 1 / 4, 1 / 2) if scale >= needed), 1)
     with _room_for(header):
         if scale == 1:
-            # Rows below the region are not decoded: the file says that it ends there.
-            image = _decode_jpeg(_ending_at(data, region.top + region.height), fast=True)
+            image = _decode_rows(data, header, region.top + region.height)
             return image[_slice(region.top, region.height), _slice(region.left, region.width)]
         least = {"min_height": _up(header.height * scale), "min_width": _up(header.width * scale)}
         image = _decode_jpeg(data, fast=True, **least)
@@ -132,27 +138,70 @@ def _pillow(data: bytes):
 
 def _orientation(data: bytes) -> int:
     """The EXIF tag: 1 is upright."""
-    if b"Exif\0\0" not in data[: 2**16]:
+    if not any(
+        marker == 0xE1 and data.startswith(b"Exif\0\0", place + 4)
+        for marker, place in _segments(data)
+    ):
         return 1
     with contextlib.suppress(BadImage, OSError, ValueError, SyntaxError), _pillow(data) as image:
         return image.getexif().get(0x0112, 1)
     return 1
 
 
-def _ending_at(data: bytes, row: int) -> bytes | bytearray:
-    """A baseline JPEG whose header says that this is its height. What it stores row by row is
-    not touched; decoders leave the rest alone. Progressive ones have all rows in each pass."""
+def _decode_rows(data: bytes, header: Header, count: int) -> np.ndarray:
+    """The first rows, and of a progressive JPEG, which has all rows in each pass, all of them.
+
+    The rows below are not decoded: the file is made to say that it ends there.
+    """
+    place = _baseline_frame(data)
+    if place is None:
+        file, count = data, header.height
+    else:
+        file = _scratch("file", len(data))
+        file[:] = data
+        file[place + 5 : place + 7] = count.to_bytes(2, "big")
+    image = np.frombuffer(_scratch("rows", count * header.width * 3), np.uint8)
+    try:
+        simplejpeg.decode_jpeg(file, "RGB", fastdct=True, fastupsample=True, buffer=image)
+    except ValueError as error:
+        # Said after the last row, which is there by then: bytes of the rows below remain.
+        if "extraneous bytes before marker 0xd9" not in str(error):
+            return _decode_jpeg(file, fast=True)
+    return image.reshape(count, header.width, 3)
+
+
+def _baseline_frame(data: bytes) -> int | None:
+    """Where the segment of a baseline JPEG that gives its height begins; None in progressive."""
+    for marker, place in _segments(data):
+        if marker in (0xC0, 0xC1):
+            return place
+        if 0xC2 <= marker <= 0xCF and marker not in (0xC4, 0xC8, 0xCC):
+            return None
+    return None
+
+
+def _segments(data: bytes) -> Iterator[tuple[int, int]]:
+    """Kind and place of all that a JPEG says before its first pixels."""
     place = 2
     while place + 9 < len(data) and data[place] == 0xFF:
-        marker, length = data[place + 1], int.from_bytes(data[place + 2 : place + 4], "big")
-        if marker in (0xC0, 0xC1):
-            shorter = bytearray(data)
-            shorter[place + 5 : place + 7] = row.to_bytes(2, "big")
-            return shorter
-        if 0xC2 <= marker <= 0xCF and marker not in (0xC4, 0xC8, 0xCC):
-            return data
-        place += 2 + length
-    return data
+        marker = data[place + 1]
+        if marker == 0xFF:  # filling
+            place += 1
+            continue
+        if marker == 0xDA:
+            return
+        yield marker, place
+        place += 2 + int.from_bytes(data[place + 2 : place + 4], "big")
+
+
+def _scratch(use: str, length: int) -> memoryview:
+    """Memory of this thread, the same again and again: asking the system for new pages takes as
+    long as a fifth of the decoding."""
+    if length > _MOST_SCRATCH:
+        return memoryview(bytearray(length))
+    if not hasattr(_this_thread, use) or len(getattr(_this_thread, use)) < length:
+        setattr(_this_thread, use, memoryview(bytearray(length * 3 // 2)))
+    return getattr(_this_thread, use)[:length]
 
 
 def _room_for(header: Header) -> contextlib.AbstractContextManager:
