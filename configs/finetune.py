@@ -15,6 +15,7 @@ Published, B/16 pre-trained on JFT-300M for 7 epochs (paper, Table 6): ImageNet 
 
 import ml_collections
 
+from vit_jax.data.vtab import TASKS
 from vit_jax.train.config import config_arguments, default_config, evaluator
 
 
@@ -28,5 +29,11 @@ def get_config(arguments: str | None = None) -> ml_collections.ConfigDict:
     config.optimizer.update(
         name="sgd", learning_rate=0.01, schedule="cosine", warmup="100 steps", clip_norm=1.0
     )
+    if chosen.data.startswith("vtab:"):  # 800 + 200 images; not every task survives a mirror
+        task = TASKS.get(chosen.data.removeprefix("vtab:"))  # an unknown one is told of later
+        spoiled_by = task.spoiled_by if task else ()
+        config.data.update(split="train800val200", flip="flip" not in spoiled_by)
+        config.data.crop = "resize" if "crop" in spoiled_by else "random"
+        config.total = "2500 steps"
     config.evaluators.test = evaluator(chosen.data, every="20%")
     return config

@@ -72,3 +72,22 @@ def test_inspect_draws_a_batch_as_the_network_sees_it(folder, tmp_path, capsys):
     assert str(picture) in capsys.readouterr().out
     image = cv2.imread(str(picture))
     assert image.std() > 10 and min(image.shape[:2]) > 50
+
+
+def test_prepare_notices_what_changed_since(tmp_path, capsys):
+    for seed in range(4):
+        write(tmp_path / "in" / f"{seed}.jpg", jpeg(photo(seed=seed)) if seed else b"")
+    lines = [f"{seed}.jpg,{'cat' if seed % 2 else 'dog'},train" for seed in range(4)]
+    (tmp_path / "in" / "list.csv").write_text("\n".join(["image,label,split", *lines]))
+    command = ["prepare", str(tmp_path / "in" / "list.csv"), str(tmp_path / "out"), "--workers=1"]
+    assert run_verb(dispatch, [*command, "--on-bad-image=raise"]) == 2
+    assert "0.jpg" in capsys.readouterr().err
+    assert run_verb(dispatch, command) == 0
+    assert "3 images in 1 files, 1 bad ones left out" in capsys.readouterr().out
+    write(tmp_path / "in" / "0.jpg", jpeg(photo(seed=0)))  # repaired
+    assert run_verb(dispatch, command) == 0
+    assert "4 images in 1 files\n" in capsys.readouterr().out
+    swapped = [line.replace("cat", "x").replace("dog", "cat").replace("x", "dog") for line in lines]
+    (tmp_path / "in" / "list.csv").write_text("\n".join(["image,label,split", *swapped]))
+    assert run_verb(dispatch, command) == 2
+    assert "begun with other inputs: labels or files of train" in capsys.readouterr().err

@@ -107,7 +107,7 @@ def _parser() -> argparse.ArgumentParser:
     verb = _add(verbs, "inspect", _inspect, "a picture of what the network will see")
     verb.add_argument("--data", help="in place of the config's")
     verb.add_argument("--batch", action="store_true", required=True, help="a batch, augmented")
-    verb.add_argument("--step", type=int, default=0, help="of which step")
+    verb.add_argument("--step", type=_count, default=1, help="of which step, from 1 on")
     verb.add_argument("--out", type=pathlib.Path, default=pathlib.Path("batch.png"))
 
     verb = _add(verbs, "report", _report, "write report.html for run folders")
@@ -239,7 +239,21 @@ def _doctor(arguments: argparse.Namespace) -> int:
 
     found = examine(_splits(arguments.data, arguments.splits), _counter("doctor"))
     print(json.dumps(found.as_dict(), indent=2) if arguments.json else found.text())
-    return EXIT_DONE if found.is_healthy else EXIT_FAILED
+    damaged = _verify(arguments.data)
+    for file, problem in damaged.items():
+        print(f"damaged shard {file}: {problem}", file=sys.stderr)
+    return EXIT_DONE if found.is_healthy and not damaged else EXIT_FAILED
+
+
+def _verify(data: str) -> dict[str, str]:
+    """Shards that are not as they were written, where there are any."""
+    folder = pathlib.Path(data).expanduser()
+    if not (folder / "manifest.json").is_file():
+        return {}
+
+    from vit_jax.data.prepare import verify
+
+    return verify(folder)
 
 
 def _splits(name: str, chosen: str | None):
@@ -270,22 +284,22 @@ def _counter(label: str) -> Callable[[int, int], None]:
     return report
 
 
+_FINETUNE = "configs/finetune.py"
+
+
 def _inspect(arguments: argparse.Namespace) -> int:
     from vit_jax.train.flags import parse_config
 
     flags = arguments.config_flags
-    if any(re.match(r"--config\b(?!\.)", flag) for flag in flags):
-        config = parse_config(flags)
-        config.data.name = arguments.data or config.data.name
-    else:
-        config = parse_config(
-            [f"--config=configs/finetune.py:data={arguments.data or 'digits'}", *flags]
-        )
+    has_config = any(re.match(r"--config\b(?!\.)", flag) for flag in flags)
+    kind = "digits" if arguments.data in (None, "digits", "glyphs") else "any"  # for its crop
+    config = parse_config(flags if has_config else [f"--config={_FINETUNE}:data={kind}", *flags])
+    config.data.name = arguments.data or config.data.name
 
     from vit_jax.insight.batch_picture import write_batch_picture
     from vit_jax.train.config import run_config
 
-    write_batch_picture(run_config(config), arguments.out, step=arguments.step)
+    write_batch_picture(run_config(config), arguments.out, step=arguments.step - 1)
     print(arguments.out)
     return EXIT_DONE
 

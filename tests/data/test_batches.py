@@ -167,6 +167,12 @@ def test_a_bad_image_is_an_error_when_it_is_evaluated():
         eval_batches(SomeBad(100), batch_size=10, image_size=(8, 8))[0]
 
 
+def test_a_run_that_must_not_end_leaves_it_out_of_its_evaluation(caplog):
+    found = eval_batches(SomeBad(100), batch_size=10, image_size=(8, 8), on_bad_image="skip")[0]
+    assert found["mask"].tolist() == [1, 1, 1, 0, 0, 1, 1, 1, 1, 1]
+    assert "left out: cannot read the image number 3" in caplog.text
+
+
 def test_where_nothing_can_be_read_the_search_ends():
     class AllBad(SomeBad):
         def __getitem__(self, index):

@@ -1,10 +1,12 @@
 """Images are opened by what they hold; what cannot be opened says so."""
 
+import io
 import threading
 
 import cv2
 import numpy as np
 import PIL.Image
+import PIL.ImageOps
 import pytest
 
 from tests.data.images import jpeg, saved
@@ -51,16 +53,26 @@ def test_grey_images_have_three_equal_channels(kind):
     np.testing.assert_array_equal(found[..., 0], found[..., 2])
 
 
-def test_a_photo_is_turned_as_its_exif_says():
+@pytest.mark.parametrize("orientation", range(1, 10))  # 9 is none
+def test_a_photo_is_turned_as_its_exif_says(orientation):
     exif = PIL.Image.Exif()
-    exif[0x0112] = 6  # a quarter turn clockwise makes it upright
+    exif[0x0112] = orientation
     data = saved(photo(), "JPEG", exif=exif.tobytes(), quality=95)
-    assert not read_header(data).is_plain_jpeg
-    found = decode(data)
-    assert found.shape == (160, 120, 3)
-    assert np.abs(found.astype(int) - np.rot90(photo(), -1)).mean() < 2
-    cropped = fit(data, (8, 8), "inception", np.random.default_rng(0))
-    assert cropped.shape == (8, 8, 3)
+    expected = np.asarray(PIL.ImageOps.exif_transpose(PIL.Image.open(io.BytesIO(data))))
+    header, found = read_header(data), decode(data)
+    assert found.shape == expected.shape == (header.height, header.width, 3)
+    assert np.abs(found.astype(int) - expected).mean() < 2
+    assert header.is_plain_jpeg == (orientation in (1, 9))
+    assert fit(data, (8, 8), "inception", np.random.default_rng(0)).shape == (8, 8, 3)
+
+
+def test_restart_markers_cost_nothing(monkeypatch):
+    data = saved(photo(), "JPEG", quality=95, restart_marker_rows=1)
+    assert b"\xff\xdd" in data
+    whole, region = decode(data), Region(10, 20, 50, 60)
+    monkeypatch.setattr(module, "_decode_jpeg", None)  # it would be decoded a second time
+    found = decode_region(data, read_header(data), region, (50, 60))
+    assert np.abs(found.astype(int) - whole[10:60, 20:80]).mean() < 2
 
 
 @pytest.mark.parametrize(

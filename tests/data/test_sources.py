@@ -1,15 +1,18 @@
 """From a name to a data set, and what is said when there is none."""
 
 import json
+import os
+import subprocess
+import sys
 
 import cv2
 import fsspec
 import numpy as np
 import pytest
 
-from vit_jax.data.decode import pixels
+from vit_jax.data.decode import BadImage, pixels
 from vit_jax.data.folder import image_folder
-from vit_jax.data.sources import BUILT_IN, open_source
+from vit_jax.data.sources import BUILT_IN, open_source, open_splits
 from vit_jax.errors import UsageError
 
 
@@ -25,9 +28,9 @@ def test_every_built_in_opens(name, split):
 
 
 def test_opencv_keeps_to_the_thread_it_is_called_from():
-    cv2.setNumThreads(2)
-    open_source("digits", "train", 32)
-    assert cv2.getNumThreads() == 1
+    script = "import vit_jax.data.crop, cv2; print(cv2.getNumThreads())"  # as in a worker process
+    result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert result.stdout == "1\n"
 
 
 def test_sizes_of_the_stand_ins():
@@ -191,6 +194,13 @@ def test_a_jsonl_with_several_labels_per_image(tmp_path):
     [
         ("a.csv", "file,label\nx.png,cat\n", r"a\.csv line 2: expected image and label"),
         ("a.csv", "", "lists nothing"),
+        ("a.csv", "image,label\nx.png\n", r"a\.csv line 2: expected image and label"),
+        ("a.csv", "image,label\nx.png,\n", r"a\.csv line 2: expected image and label"),
+        ("a.csv", "image,label\n ,cat\n", r"a\.csv line 2: expected image and label"),
+        ("a.csv", "image,label,split\nx.png,cat,trian\n", "unknown split 'trian'. Did you mean tr"),
+        ("a.csv", "image,label,split\nx,cat,train\ny,cat,\n", r"line 3 has no split, others have"),
+        ("a.jsonl", '{"image": 3, "label": "cat"}', r"a\.jsonl line 1: expected image and label"),
+        ("a.jsonl", '{"image": "x", "label": null}', r"a\.jsonl line 1: expected image and label"),
         ("a.csv", "image,label,split\nx.png,cat,test\n", "lists no images for the split 'train'"),
         ("a.jsonl", '{"image": "x.png", "label": "cat"}\n{oops\n', r"a\.jsonl line 2 is no JSON"),
         ("a.jsonl", "3\n", r"a\.jsonl line 1: expected image and label"),
@@ -265,3 +275,52 @@ def test_a_mixture_keeps_its_weights_and_every_example():
 def test_a_mixture_of_unlike_labels_is_refused():
     with pytest.raises(UsageError, match="another number of labels per image"):
         open_source("digits*1+visual_atoms_multi*1", "test", 16)
+
+
+def test_a_list_in_another_encoding_is_refused(tmp_path):
+    (tmp_path / "a.csv").write_bytes("image,label\nx.png,caf\u00e9\n".encode("latin-1"))
+    with pytest.raises(UsageError, match="no text in UTF-8"):
+        open_source(str(tmp_path / "a.csv"), "train", 32)
+
+
+def test_numbers_are_classes_in_their_order(tmp_path):
+    rows = "".join(f"{n}.png,{n}\n" for n in range(12))
+    (tmp_path / "a.CSV").write_text("image,label\n" + rows)
+    source = open_source(str(tmp_path / "a.CSV"), "train", 32)
+    assert source.class_names == tuple(map(str, range(12)))
+
+
+def test_a_file_that_is_gone_is_a_bad_image(tmp_path):
+    (tmp_path / "a.csv").write_text("image,label,split\ngone.png,cat,train\n.,cat,train\n")
+    source = open_source(str(tmp_path / "a.csv"), "train", 32)
+    for index in range(2):
+        with pytest.raises(BadImage, match=r"No such file|Is a directory"):
+            source[index]
+
+
+def test_splits_go_by_their_usual_names(tmp_path):
+    _write(tmp_path / "Train" / "a" / "1.png", red=1)
+    _write(tmp_path / "validation" / "a" / "2.png", red=2)
+    assert list(open_splits(str(tmp_path), 32)) == ["train", "val"]
+    assert _reds(open_source(str(tmp_path), "test", 32)) == {2}
+    _write(tmp_path / "other" / "3.png", red=3)
+    with pytest.raises(UsageError, match=r"splits \(Train, validation\) beside others \(other\)"):
+        open_source(str(tmp_path), "train", 32)
+
+
+def test_a_link_that_goes_round_is_gone_once(tmp_path):
+    _write(tmp_path / "train" / "a" / "1.png", red=1)
+    _write(tmp_path / "train" / "b" / "2.png", red=2)
+    os.symlink(tmp_path / "train", tmp_path / "train" / "a" / "round")
+    source = open_source(str(tmp_path), "train", 32)
+    assert source.class_names == ("a", "b") and len(source) == 2
+
+
+@pytest.mark.parametrize("name", ["digits*0+glyphs*0", "digits*1+glyphs*0.0001"])
+def test_a_weight_of_nearly_nothing_is_refused(name):
+    with pytest.raises(UsageError, match="expected each to be at least a thousandth"):
+        open_source(name, "test", 16)
+
+
+def test_weights_may_be_spaced_out():
+    assert open_source("digits * 0.5 + glyphs * 5e-1", "test", 16).num_classes > 200

@@ -7,22 +7,41 @@ from sklearn.linear_model import Ridge
 import vit_jax
 from vit_jax.data.sources import open_source
 from vit_jax.errors import UsageError
+from vit_jax.evaluate import features
 from vit_jax.evaluate.fewshot import (
     BIAS_FEATURE,
+    L2,
     FewShot,
+    Moments,
+    check_enough,
     class_orders,
     fewshot_accuracies,
-    ridge,
-    standardized,
 )
 
 
+def orders(labels, classes, seeds=3):
+    return [class_orders(labels, classes, seed) for seed in range(seeds)]
+
+
 @pytest.mark.parametrize(("n", "d"), [(200, 30), (30, 200)])
-def test_ridge_agrees_with_scikit_learn(n, d):
+def test_the_solver_agrees_with_scikit_learn(n, d):
     rng = np.random.default_rng(0)
-    x, y = rng.normal(size=(n, d)), rng.normal(size=(n, 4))
-    expected = Ridge(alpha=7.0, fit_intercept=False).fit(x, y).coef_.T
-    np.testing.assert_allclose(ridge(x, y, 7.0), expected, atol=1e-8)
+    x = rng.normal(5, 2, (n, d)) * rng.uniform(0.1, 3, d)  # off centre, of all scales
+    labels = rng.integers(0, 4, n)
+    l2s = (7.0, 1024.0)
+    standard = (x - x.mean(axis=0)) / (x.std(axis=0) + 1e-5)
+    with_bias = np.pad(standard, ((0, 0), (0, 1)), constant_values=BIAS_FEATURE)
+    targets = 2 * np.eye(4)[labels] - 1
+    for chosen in (l2s, l2s[:1]):
+        moments = Moments(d, 4)
+        for part in (slice(0, None, 2), slice(1, None, 2)):  # gathered in two goes, solved twice
+            moments.add(x[part], labels[part])
+            solutions = moments.solve(chosen)
+        for l2, solution in zip(chosen, solutions, strict=True):
+            ridge = Ridge(alpha=l2, fit_intercept=False).fit(with_bias, targets)
+            np.testing.assert_allclose(solution(x), ridge.predict(with_bias), atol=1e-4)
+            expected = ridge.coef_.T[:d] / (x.std(axis=0) + 1e-5)[:, None]
+            np.testing.assert_allclose(solution.weights, expected, atol=1e-4)
 
 
 def test_shots_are_nested_and_depend_on_seed_and_labels_alone():
@@ -34,40 +53,36 @@ def test_shots_are_nested_and_depend_on_seed_and_labels_alone():
     assert any(not np.array_equal(a, b) for a, b in zip(first, other, strict=True))
 
 
-def test_features_are_standardised_by_the_shots_and_get_a_bias():
-    x, standardize = standardized(np.random.default_rng(0).normal(3, 2, (50, 4)))
-    np.testing.assert_allclose(x[:, :4].mean(axis=0), 0, atol=1e-6)
-    np.testing.assert_allclose(x[:, :4].std(axis=0), 1, atol=1e-4)
-    assert (standardize(np.ones((2, 4)))[:, 4] == BIAS_FEATURE).all()
-
-
 def test_separable_classes_are_learned_from_one_image_each():
     rng = np.random.default_rng(0)
     centres = 10 * rng.normal(size=(3, 8))
     labels = np.arange(60) % 3
     split = (centres[labels] + rng.normal(size=(60, 8)), labels)
-    accuracies = fewshot_accuracies(split, split, (1, 5), 3, ("a", "b", "c"))
-    assert {k: len(v) for k, v in accuracies.items()} == {1: 3, 5: 3}
-    assert np.mean(accuracies[5]) > 0.95
+    accuracies = fewshot_accuracies(split[0], split, orders(labels, 3), (5, 1), (L2, 1.0))
+    assert {key: len(v) for key, v in accuracies.items()} == dict.fromkeys(
+        [(5, L2), (5, 1.0), (1, L2), (1, 1.0)], 3
+    )
+    assert np.mean(accuracies[5, L2]) > 0.95
 
 
 def test_chance_is_what_random_features_give():
     rng = np.random.default_rng(0)
     labels = np.arange(400) % 4
     train, test = ((rng.normal(size=(400, 8)), labels) for _ in range(2))
-    assert 0.15 < np.mean(fewshot_accuracies(train, test, (25,), 3, tuple("abcd"))[25]) < 0.35
+    found = fewshot_accuracies(train[0], test, orders(labels, 4), (25,))
+    assert 0.15 < np.mean(found[25, L2]) < 0.35
 
 
 def test_a_class_with_too_few_images_is_named():
-    split = (np.zeros((5, 2)), np.array([0, 0, 0, 0, 1]))
+    order = class_orders(np.array([0, 0, 0, 0, 1]), 2, seed=0)
     with pytest.raises(UsageError, match="class 'cat' has 1 training images, 2 shots need 2"):
-        fewshot_accuracies(split, split, (2,), 1, ("dog", "cat"))
+        check_enough(order, 2, ("dog", "cat"))
 
 
 def test_several_labels_per_image_are_refused():
-    split = (np.zeros((5, 2)), np.zeros((5, 3), int))
+    test = (np.zeros((5, 2)), np.zeros((5, 3), int))
     with pytest.raises(UsageError, match="one label per image"):
-        fewshot_accuracies(split, split, (1,), 1, ("a",))
+        fewshot_accuracies(test[0], test, [[[0]]], (1,))
 
 
 def test_a_model_is_evaluated_on_digits():
@@ -76,3 +91,17 @@ def test_a_model_is_evaluated_on_digits():
     results = FewShot(train, test, shots=(1, 25))(model)
     assert 0.1 < results["1_shot"] < results["25_shot"] < 1
     assert results["25_shot_std"] > 0
+
+
+def test_only_shots_go_through_the_network(monkeypatch):
+    seen = []
+    real = features.eval_batches
+    monkeypatch.setattr(
+        features,
+        "eval_batches",
+        lambda source, **kw: seen.append(len(source)) or real(source, **kw),
+    )
+    model = vit_jax.create_model("Pico/8", image_size=16, depth=1)
+    train, test = (open_source("digits", split, 16) for split in ("train", "test"))
+    FewShot(train, test, shots=(1, 2), seeds=2)(model)
+    assert seen[0] <= 2 * 2 * 10 and seen[1] == len(test)

@@ -113,10 +113,12 @@ def eval_batches(
     image_size: tuple[int, int],
     rows: Sequence[int] | None = None,
     crop: str = "resize",
+    on_bad_image: str = "raise",
 ) -> Batches:
     """Every example once, in order. The last batch is filled up with black images, mask 0.
 
-    An image that cannot be read is an error here: leaving it out would change what is measured.
+    An image that cannot be read is an error, because leaving it out changes what is measured; or,
+    during a run that must not end by it ("skip"), is left out by mask 0, and told of.
     """
     check_crop(crop, EVAL_CROPS, "crop")
     padding = {
@@ -128,11 +130,14 @@ def eval_batches(
     def example(index: int) -> dict[str, Any]:
         if index >= len(source):
             return padding
-        found: Example = source[index]
         try:
+            found: Example = source[index]
             image = fit_for_evaluation(found["image"], image_size, crop)
         except BadImage as error:
-            raise _named(source, index, error) from error
+            if on_bad_image == "raise":
+                raise _named(source, index, error) from error
+            logging.getLogger("vit_jax").warning("left out: %s", _named(source, index, error))
+            return padding
         return {**found, "image": image, "mask": np.float32(1)}
 
     def make(number: int, rows: Sequence[int]) -> list[dict[str, Any]]:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from vit_jax.data.folder import in_order
 from vit_jax.data.source import Example, Source, check_index, where
 from vit_jax.errors import UsageError
 
@@ -15,12 +16,15 @@ _BLOCK = 1000
 
 
 @dataclasses.dataclass(frozen=True)
-class Slice:
-    """Examples start, start + 1, ... of another source."""
+class Subset:
+    """Some examples of another source, by number."""
 
     source: Source
-    examples: range
-    name: str
+    examples: Sequence[int]  # a range for a slice, which takes no memory
+
+    @property
+    def name(self) -> str:
+        return self.source.name
 
     @property
     def class_names(self) -> tuple[str, ...]:
@@ -35,10 +39,10 @@ class Slice:
 
     def __getitem__(self, index: int) -> Example:
         check_index(self, index)
-        return self.source[self.examples[index]]
+        return self.source[int(self.examples[index])]
 
     def where(self, index: int) -> str:
-        return where(self.source, self.examples[index])
+        return where(self.source, int(self.examples[index]))
 
 
 class Mixture:
@@ -51,14 +55,19 @@ class Mixture:
     def __init__(self, sources: Sequence[Source], weights: Sequence[float]) -> None:
         self.name = " + ".join(source.name for source in sources)
         total = sum(weights)
-        shares = [max(1, round(_BLOCK * weight / total)) for weight in weights]
+        if total <= 0 or min(weights) < total / _BLOCK:
+            raise UsageError(
+                f"{self.name}: weights {', '.join(map(str, weights))}; expected each to be at "
+                f"least a thousandth of all"
+            )
+        shares = [round(_BLOCK * weight / total) for weight in weights]
         self._sources, self._shares = tuple(sources), shares
         self._starts = np.cumsum([0, *shares])
         blocks = max(
             math.ceil(len(source) / share) for source, share in zip(sources, shares, strict=True)
         )
         self._length = blocks * int(self._starts[-1])
-        names = dict.fromkeys(name for source in sources for name in source.class_names)
+        names = in_order({name for source in sources for name in source.class_names})
         self.class_names = tuple(names)
         number = {name: label for label, name in enumerate(names)}
         self._labels = [
@@ -102,7 +111,8 @@ class Mixture:
 def mixture_parts(name: str) -> list[tuple[str, float]]:
     """ "glyphs*0.7 + digits*0.3" -> names and weights; nothing if it is no mixture."""
     parts = re.split(r"\s*\+\s*", name)
-    matches = [re.fullmatch(r"(.+?)\*(\d*\.?\d+)", part.strip()) for part in parts]
+    number = r"\d*\.?\d+(?:e-?\d+)?"
+    matches = [re.fullmatch(rf"(.+?)\s*\*\s*({number})", part.strip()) for part in parts]
     if len(parts) < 2 or not all(matches):
         return []
     return [(match[1].strip(), float(match[2])) for match in matches if match]
@@ -116,7 +126,7 @@ def split_parts(split: str) -> tuple[str, str | None]:
     return match[1], match[2]
 
 
-def sliced(source: Source, bounds: str, split: str) -> Slice:
+def sliced(source: Source, bounds: str, split: str) -> Subset:
     """The part of a source between two bounds, each a number of examples or a percentage."""
     match = re.fullmatch(r"(-?\d+%?)?:(-?\d+%?)?", bounds.replace("_", ""))
     if not match:
@@ -137,4 +147,4 @@ def sliced(source: Source, bounds: str, split: str) -> Slice:
         raise UsageError(
             f"split {split!r} of {source.name} is empty: it has {len(source)} examples"
         )
-    return Slice(source, examples, source.name)
+    return Subset(source, examples)

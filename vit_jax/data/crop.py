@@ -75,7 +75,7 @@ def inception_region(
         least = min(round(least), most)
         crop_h = int(rng.integers(least, most + 1))
         crop_w = round(crop_h * ratio)
-        if 0 < crop_h and 0 < crop_w <= width:
+        if crop_h > 0 and 0 < crop_w <= width:
             top, left = rng.integers(height - crop_h + 1), rng.integers(width - crop_w + 1)
             return Region(int(top), int(left), crop_h, crop_w)
     return Region(0, 0, height, width)  # a very long image may hold no such rectangle

@@ -6,6 +6,7 @@ EXIF tag) through OpenCV, and what that does not know (GIF) through Pillow.
 
 import contextlib
 import io
+import re
 import threading
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -28,6 +29,12 @@ _MOST_SCRATCH = 2**24  # bytes that a thread keeps
 _this_thread = threading.local()
 
 
+# Batches are made by many threads, one image each. OpenCV would open a pool of its own in every one
+# of them, and they would wait for each other. Here, so that worker processes do it too.
+cv2.setNumThreads(0)
+cv2.utils.logging.setLogLevel(0)  # what is wrong with an image is told once, by its name
+
+
 class BadImage(UsageError):
     """Bytes that are no image, or only part of one."""
 
@@ -46,7 +53,12 @@ class Header(NamedTuple):
 
     height: int
     width: int
-    is_plain_jpeg: bool  # baseline or progressive, grey or YCbCr, upright
+    orientation: int | None  # of a JPEG, grey or YCbCr: its EXIF tag, 1 where it is upright
+
+    @property
+    def is_plain_jpeg(self) -> bool:
+        """Of which parts can be decoded by themselves."""
+        return self.orientation == 1
 
 
 def pixels(image: np.ndarray | bytes) -> np.ndarray:
@@ -58,7 +70,9 @@ def decode(data: bytes) -> np.ndarray:
     """The whole image."""
     header = read_header(data)
     with _room_for(header):
-        return _decode_jpeg(data) if header.is_plain_jpeg else _decode_other(data)
+        if header.orientation is None:
+            return _decode_other(data)
+        return _upright(_decode_jpeg(data), header.orientation)
 
 
 def decode_region(data: bytes, header: Header, region: Region, size: tuple[int, int]) -> np.ndarray:
@@ -89,12 +103,16 @@ def read_header(data: bytes) -> Header:
         with contextlib.suppress(ValueError):
             height, width, colours, _ = simplejpeg.decode_jpeg_header(data, strict=False)
             _check_size(height, width)
-            is_plain = colours in ("YCbCr", "Gray") and _orientation(data) == 1
-            return Header(height, width, is_plain)
+            if colours not in ("YCbCr", "Gray"):
+                return Header(height, width, None)
+            orientation = _orientation(data)
+            if orientation in _LYING:
+                height, width = width, height
+            return Header(height, width, orientation)
     with _pillow(data) as image:
         width, height = image.size
     _check_size(height, width)
-    return Header(height, width, False)
+    return Header(height, width, None)
 
 
 def _decode_jpeg(data: bytes, *, fast: bool = False, **least: int) -> np.ndarray:
@@ -105,6 +123,8 @@ def _decode_jpeg(data: bytes, *, fast: bool = False, **least: int) -> np.ndarray
     except ValueError as error:
         if "remature end" in str(error) or "runcated" in str(error):
             raise BadImage(f"the JPEG is cut off ({error})") from error
+        if "extraneous bytes" not in str(error):
+            raise BadImage(f"the JPEG is broken ({error})") from error
     try:
         return simplejpeg.decode_jpeg(data, strict=False, **options)  # stray bytes do no harm
     except ValueError as error:
@@ -136,6 +156,20 @@ def _pillow(data: bytes):
         yield image
 
 
+_LYING = (5, 6, 7, 8)  # orientations whose rows are columns
+
+
+def _upright(image: np.ndarray, orientation: int) -> np.ndarray:
+    """Turned and mirrored as the EXIF tag says."""
+    if orientation in _LYING:
+        image = image.transpose(1, 0, 2)
+    if orientation in (3, 4, 7, 8):
+        image = image[::-1]
+    if orientation in (2, 3, 6, 7):
+        image = image[:, ::-1]
+    return np.ascontiguousarray(image)
+
+
 def _orientation(data: bytes) -> int:
     """The EXIF tag: 1 is upright."""
     if not any(
@@ -144,7 +178,8 @@ def _orientation(data: bytes) -> int:
     ):
         return 1
     with contextlib.suppress(BadImage, OSError, ValueError, SyntaxError), _pillow(data) as image:
-        return image.getexif().get(0x0112, 1)
+        orientation = image.getexif().get(0x0112, 1)
+        return orientation if orientation in range(1, 9) else 1
     return 1
 
 
@@ -165,7 +200,7 @@ def _decode_rows(data: bytes, header: Header, count: int) -> np.ndarray:
         simplejpeg.decode_jpeg(file, "RGB", fastdct=True, fastupsample=True, buffer=image)
     except ValueError as error:
         # Said after the last row, which is there by then: bytes of the rows below remain.
-        if "extraneous bytes before marker 0xd9" not in str(error):
+        if not re.search("extraneous bytes before marker 0xd[0-9]", str(error)):
             return _decode_jpeg(file, fast=True)
     return image.reshape(count, header.width, 3)
 

@@ -20,20 +20,20 @@ class Digits:
     class_names = tuple("0123456789")
 
     def __init__(self, split: Literal["train", "test"]):
-        self._images, self._labels = _load()[split]
+        self._images, self.labels = _load()[split]
 
     @property
     def num_classes(self) -> int:
         return len(self.class_names)
 
     def __len__(self) -> int:
-        return len(self._labels)
+        return len(self.labels)
 
     def __getitem__(self, index: int) -> Example:
         check_index(self, index)
         return Example(
             image=np.repeat(self._images[index][..., None], 3, axis=-1),
-            label=np.array(self._labels[index]),
+            label=np.array(self.labels[index]),
         )
 
 

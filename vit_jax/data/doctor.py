@@ -87,7 +87,7 @@ def examine(
     """Reads every example of every split; `report(done, total)` is called on the way."""
     total, done = sum(map(len, sources.values())), 0
     splits: dict[str, Split] = {}
-    first: dict[bytes, tuple[str, str]] = {}  # digest -> the split and name where it was met first
+    first: dict[bytes, tuple[str, int]] = {}  # digest -> the split and number where it was first
     shared: dict[str, list[str]] = collections.defaultdict(list)
     for split, source in sources.items():
         sizes, findings = [], collections.defaultdict(list)
@@ -102,9 +102,11 @@ def examine(
             for finding in seen.findings:
                 what, _, reason = finding.partition(": ")
                 findings[what].append(f"{name} ({reason})" if reason else name)
-            earlier = first.setdefault(seen.digest, (split, name))
-            if earlier[0] != split:
-                shared[f"{earlier[0]} and {split}"].append(f"{earlier[1]} = {name}")
+            earlier, index = first.setdefault(seen.digest, (split, seen.index))
+            if earlier != split:
+                shared[f"{earlier} and {split}"].append(
+                    f"{where(sources[earlier], index)} = {name}"
+                )
         heights, widths = zip(*sizes, strict=True) if sizes else ((0,), (0,))
         splits[split] = Split(
             len(source), dict(counts), _spread(heights), _spread(widths), dict(findings)
@@ -127,7 +129,7 @@ def _look_at_all(source: Source):
 def _look_at(source: Source, index: int) -> _Seen:
     try:
         example = source[index]
-    except OSError as error:
+    except BadImage as error:
         return _Seen(index, (), None, str(index).encode(), (f"unreadable: {error}",))
     image = example["image"]
     labels = tuple(int(label) for label in np.atleast_1d(example["label"]) if label >= 0)
@@ -155,7 +157,7 @@ def _oddities(data: bytes, name: str) -> list[str]:
             found.append(f"wrong extension: it is a {image.format}")
         if image.mode in _MODES:
             found.append(_MODES[image.mode])
-        if image.format == "JPEG" and not read_header(data).is_plain_jpeg and image.mode == "RGB":
+        if read_header(data).orientation not in (None, 1):
             found.append("turned by its EXIF tag")
     return found
 

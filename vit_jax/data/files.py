@@ -5,11 +5,14 @@ faster for a million small files.
 """
 
 import os
+import time
 from typing import Any
 
 import fsspec
 
 from vit_jax.errors import UsageError
+
+_WAITS = (0.5, 2.0)  # seconds between attempts
 
 
 def is_remote(path: str) -> bool:
@@ -32,11 +35,18 @@ def is_file(path: str) -> bool:
 
 
 def read(path: str) -> bytes:
-    """The whole file."""
-    if is_remote(path):
-        return _filesystem(path).cat_file(path)
-    with open(path, "rb") as file:
-        return file.read()
+    """The whole file; OSError where there is none. A bucket is asked again before that."""
+    if not is_remote(path):
+        with open(path, "rb") as file:
+            return file.read()
+    for seconds in _WAITS:
+        try:
+            return _filesystem(path).cat_file(path)
+        except FileNotFoundError:
+            raise
+        except OSError:
+            time.sleep(seconds)
+    return _filesystem(path).cat_file(path)
 
 
 def find(folder: str) -> list[str]:
@@ -48,10 +58,21 @@ def find(folder: str) -> list[str]:
         found = [path.removeprefix(root).lstrip("/") for path in filesystem.find(root)]
     else:
         found = []
-        for parent, _, names in os.walk(folder, followlinks=True):
+        visited = set()
+        for parent, folders, names in os.walk(folder, followlinks=True, onerror=_refuse):
+            place = os.stat(parent)
+            if (place.st_dev, place.st_ino) in visited:  # a link back to where it was met before
+                folders.clear()
+                continue
+            visited.add((place.st_dev, place.st_ino))
+            folders.sort()
             inside = os.path.relpath(parent, folder).replace(os.sep, "/")
             found += names if inside == "." else [f"{inside}/{name}" for name in names]
     return sorted(path for path in found if not path.startswith(".") and "/." not in path)
+
+
+def _refuse(error: OSError) -> None:
+    raise UsageError(f"cannot look into {error.filename}: {error.strerror}") from error
 
 
 def _filesystem(path: str) -> Any:

@@ -1,19 +1,27 @@
 """A folder of images, one folder per class, read as they are asked for, here or in a bucket."""
 
 import dataclasses
+import os
 import zlib
+from collections.abc import Iterable
 
 import numpy as np
 
 from vit_jax.data import files
+from vit_jax.data.decode import BadImage
 from vit_jax.data.source import Example, check_index
 from vit_jax.errors import UsageError
 
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff", ".gif")
 HELD_OUT_PERCENT = 10
 
-# What to look for, in this order, where a split may go by another's name.
-_SPLIT_FOLDERS = {"train": ("train",), "val": ("val", "test"), "test": ("test", "val")}
+# How splits are called, in any case; and which other one to take where there is none.
+SPELLINGS = {
+    "train": ("train", "training"),
+    "val": ("val", "validation", "valid", "dev"),
+    "test": ("test", "testing"),
+}
+STAND_IN = {"val": "test", "test": "val"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,7 +42,11 @@ class ImageFiles:
 
     def __getitem__(self, index: int) -> Example:
         check_index(self, index)
-        return Example(image=files.read(self.paths[index]), label=self.labels[index])
+        try:
+            image = files.read(self.paths[index])
+        except (OSError, ValueError) as error:  # gone, a folder, forbidden, no name of a file
+            raise BadImage(str(error)) from error
+        return Example(image=image, label=self.labels[index])
 
     def where(self, index: int) -> str:
         return self.paths[index]
@@ -47,13 +59,13 @@ def image_folder(root: str, split: str) -> ImageFiles:
     follows from their names, so that adding images moves none from one side to the other.
     """
     root = root.rstrip("/")
-    found = [path for path in files.find(root) if path.lower().endswith(EXTENSIONS)]
-    splits = _split_folders(found)
+    found = _images(root)
+    splits = _split_folders(found, root)
     folder = _choose(splits, split, root) if splits else ""
     # Over all splits: a class without test images must not renumber those behind it.
     depth = 1 if splits else 0
     in_classes = [p.split("/") for p in found if p.count("/") > depth]
-    classes = sorted({parts[depth] for parts in in_classes if not splits or parts[0] in splits})
+    classes = in_order({parts[depth] for parts in in_classes})
     number = {name: label for label, name in enumerate(classes)}
     chosen = [
         "/".join(parts)
@@ -71,26 +83,52 @@ def image_folder(root: str, split: str) -> ImageFiles:
     return ImageFiles(root, tuple(classes), tuple(f"{root}/{path}" for path in chosen), labels)
 
 
+def split_names(root: str) -> tuple[str, ...]:
+    """The splits that a folder has."""
+    found = _split_folders(_images(root.rstrip("/")), root)
+    return tuple(split for split in SPELLINGS if split in found) or ("train", "test")
+
+
 def is_held_out(path: str) -> bool:
     """Whether an image is one to test on; its path within the data set decides."""
-    return zlib.crc32(path.encode()) % 100 < HELD_OUT_PERCENT
+    return zlib.crc32(os.fsencode(path)) % 100 < HELD_OUT_PERCENT
 
 
 def shuffled(path: str) -> tuple[int, str]:
     """To sort by: not by class, so that any slice of a split is a fair sample of it."""
-    return zlib.crc32(b"order " + path.encode()), path
+    return zlib.crc32(b"order " + os.fsencode(path)), path
 
 
-def _split_folders(paths: list[str]) -> set[str]:
-    """Those of train, val and test that hold class folders: "train" may be a class itself."""
-    return {p.split("/")[0] for p in paths if p.count("/") > 1} & _SPLIT_FOLDERS.keys()
+def in_order(classes: Iterable[str]) -> list[str]:
+    """Class names as people would sort them: 2 before 10."""
+    names = list(classes)
+    are_numbers = all(name.isdecimal() for name in names)
+    return sorted(names, key=int) if are_numbers else sorted(names)
 
 
-def _choose(splits: set[str], split: str, root: str) -> str:
-    for name in _SPLIT_FOLDERS[split]:
+def _images(root: str) -> list[str]:
+    return [path for path in files.find(root) if path.lower().endswith(EXTENSIONS)]
+
+
+def _split_folders(paths: list[str], root: str) -> dict[str, str]:
+    """Split -> its folder, where there are such folders that hold class folders."""
+    with_classes = {p.split("/")[0] for p in paths if p.count("/") > 1}
+    spelled = {name: split for split, names in SPELLINGS.items() for name in names}
+    found = {spelled[n.lower()]: n for n in sorted(with_classes) if n.lower() in spelled}
+    others = {p.split("/")[0] for p in paths if "/" in p} - set(found.values())
+    if found and others:
+        raise UsageError(
+            f"{root} has folders of splits ({', '.join(found.values())}) beside others "
+            f"({', '.join(sorted(others)[:3])}): expected either splits or classes in it"
+        )
+    return found
+
+
+def _choose(splits: dict[str, str], split: str, root: str) -> str:
+    for name in (split, STAND_IN.get(split)):
         if name in splits:
-            return name
+            return splits[name]
     raise UsageError(
         f"{root} is divided into splits but has none for {split!r}: expected a folder "
-        f"{' or '.join(f'{root}/{name}' for name in _SPLIT_FOLDERS[split])}"
+        f"{' or '.join(f'{root}/{n}' for n in (split, STAND_IN.get(split)) if n)}"
     )

@@ -51,6 +51,10 @@ class Glyphs:
     def num_classes(self) -> int:
         return len(self.class_names)
 
+    @property
+    def labels(self) -> np.ndarray:
+        return (np.arange(len(self)) % self.num_classes).astype(np.int32)
+
     def __len__(self) -> int:
         return self._length
 

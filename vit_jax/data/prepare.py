@@ -83,17 +83,15 @@ def prepare(
         finished = total - sum(shard.stop - shard.start for shard in todo)
         if todo:
             (out / MANIFEST).unlink(missing_ok=True)
-        if on_bad_image == "raise":
-            _refuse_bad_images(done.values())
         report(finished, total)
         written = _write_shards(sources, out, todo, workers)
         with (out / JOURNAL).open("a") as journal, contextlib.closing(written):
             for shard, summary in written:
+                if on_bad_image == "raise":
+                    _refuse_bad_images([summary])
                 done[shard.file] = summary
                 journal.write(json.dumps(summary) + "\n")
                 journal.flush()
-                if on_bad_image == "raise":
-                    _refuse_bad_images([summary])
                 finished += shard.stop - shard.start
                 report(finished, total)
         manifest = _manifest(plan, shards, done)
@@ -167,7 +165,11 @@ def _plan(sources: Mapping[str, Source], shard_size: int) -> dict[str, Any]:
         "shard_size": shard_size,
         "classes": classes[first],
         "splits": {
-            split: {"examples": len(source), "first": _first_names(source)}
+            split: {
+                "examples": len(source),
+                "first": _first_names(source),
+                "labels": _labels_digest(source),
+            }
             for split, source in sources.items()
         },
     }
@@ -177,6 +179,16 @@ def _first_names(source: Source) -> list[str]:
     """Of a few examples: enough to tell another folder with as many images."""
     positions = np.arange(min(8, len(source)))
     return [where(source, index) for index in permuted(positions, len(source)).tolist()]
+
+
+def _labels_digest(source: Source) -> str | None:
+    """Of all labels and files, where they are known without reading examples."""
+    labels = getattr(source, "labels", None)
+    if labels is None:
+        return None
+    names = "\n".join(getattr(source, "paths", ()))
+    content = np.ascontiguousarray(labels).tobytes() + os.fsencode(names)
+    return hashlib.sha256(content).hexdigest()
 
 
 def _shards(plan: dict[str, Any]) -> list[Shard]:
@@ -215,7 +227,12 @@ def _resume(out: Path, plan: dict[str, Any]) -> dict[str, Any]:
         _refuse_other_inputs(out, begun, plan)
     elif any(out.iterdir()):
         raise UsageError(f"{out} holds other files: give prepare an empty or a new folder")
-    done = [summary for summary in done if _size(out / summary["file"]) == summary["bytes"]]
+    # Shards with bad images are written again: the images may have been repaired.
+    done = [
+        summary
+        for summary in done
+        if _size(out / summary["file"]) == summary["bytes"] and not summary["bad_images"]
+    ]
     _replace(journal, "".join(json.dumps(line) + "\n" for line in [plan, *done]))
     return {summary["file"]: summary for summary in done}
 
@@ -239,6 +256,8 @@ def _refuse_other_inputs(out: Path, begun: dict[str, Any], plan: dict[str, Any])
         refuse(f"examples of {split}", before["examples"], of_split["examples"])
         for name_before, name in zip(before["first"], of_split["first"], strict=True):
             refuse(f"an image of {split}", name_before, name)
+        if before["labels"] and of_split["labels"]:
+            refuse(f"labels or files of {split}", before["labels"][:8], of_split["labels"][:8])
 
 
 def _refuse_bad_images(summaries: Iterable[dict[str, Any]]) -> None:
@@ -284,7 +303,6 @@ def _start_worker(pickled_sources: bytes) -> None:
     """Sources may be large: each worker gets them once."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which ends the pool
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    cv2.setNumThreads(0)
     _sources_of_worker.update(cloudpickle.loads(pickled_sources))
 
 
@@ -296,6 +314,13 @@ def _end_with_parent() -> None:
 
 def _write_in_worker(out: Path, shard: Shard) -> dict[str, Any]:
     return _write_shard(_sources_of_worker[shard.split], out, shard)
+
+
+def _name(source: Source, index: int) -> str:
+    """Where the image came from, and its own file name where the data set knows it (ReaL does)."""
+    place, find = where(source, index), getattr(source, "file_name", None)
+    own = find(index) if find else ""
+    return place if not own or own in place else f"{place} {own}"
 
 
 def _write_shard(source: Source, out: Path, shard: Shard) -> dict[str, Any]:
@@ -318,7 +343,7 @@ def _write_shard(source: Source, out: Path, shard: Shard) -> dict[str, Any]:
         labels = [
             label for label in example["label"].reshape(-1).tolist() if label != PADDING_LABEL
         ]
-        writer.write(pack(labels, where(source, index), image))
+        writer.write(pack(labels, _name(source, index), image))
         heights[height] += 1
         widths[width] += 1
         labels_per_image[len(labels)] += 1

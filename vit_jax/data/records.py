@@ -9,12 +9,15 @@ import functools
 import itertools
 import json
 import os
+import re
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from array_record.python.array_record_module import ArrayRecordReader
 
+from vit_jax.data.decode import BadImage
+from vit_jax.data.folder import SPELLINGS, STAND_IN
 from vit_jax.data.source import PADDING_LABEL, Example, check_index
 from vit_jax.errors import UsageError, closest
 
@@ -36,6 +39,7 @@ class Records:
         folder = local_folder(path)
         manifest = read_manifest(folder)
         splits = manifest["splits"]
+        split = next((name for name in _spellings(split) if name in splits), split)
         if split not in splits:
             raise UsageError(
                 f"unknown split {split!r} of {path}.{closest(split, splits)}"
@@ -77,7 +81,7 @@ class Records:
         try:
             return unpack(reader.read([position])[0])
         except (RuntimeError, ValueError, IndexError) as error:
-            raise UsageError(
+            raise BadImage(
                 f"record {position} of the shard {file} is damaged ({_one_line(error)}): {_REPAIR}"
             ) from error
 
@@ -95,6 +99,17 @@ class Records:
         self._open_readers()
 
 
+def split_names(path: str | Path) -> tuple[str, ...]:
+    """The splits that were prepared."""
+    return tuple(read_manifest(local_folder(path))["splits"])
+
+
+def _spellings(split: str) -> list[str]:
+    """What a split may be called, and then the one that stands in for it, as of a folder."""
+    others = [split, STAND_IN.get(split, split)]
+    return [split, *(name for other in others for name in SPELLINGS.get(other, ()))]
+
+
 def pack(labels: list[int], name: str, image: bytes) -> bytes:
     """A record."""
     header = json.dumps({"labels": labels, "name": name}, separators=(",", ":")).encode()
@@ -110,7 +125,7 @@ def unpack(record: bytes) -> tuple[list[int], str, bytes]:
 
 def local_folder(path: str | Path) -> Path:
     """The folder, if it can be read as files."""
-    if str(path).startswith("gs:/"):
+    if re.match(r"\w+:/", str(path)):  # gs://, or what became of it as a Path
         raise UsageError(
             f"{path}: array_record reads local files: mount the bucket with gcsfuse or copy it"
         )

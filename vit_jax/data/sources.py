@@ -3,15 +3,11 @@
 from collections.abc import Callable
 from pathlib import Path
 
-import cv2
-
-from vit_jax.data import files
+from vit_jax.data import files, folder, listing, records
 from vit_jax.data.compose import Mixture, mixture_parts, sliced, split_parts
 from vit_jax.data.digits import Digits
-from vit_jax.data.folder import image_folder
 from vit_jax.data.glyphs import Glyphs
-from vit_jax.data.listing import SUFFIXES, image_list
-from vit_jax.data.records import JOURNAL, MANIFEST, Records
+from vit_jax.data.listing import SUFFIXES
 from vit_jax.data.source import Source
 from vit_jax.data.visual_atoms import VisualAtoms
 from vit_jax.errors import UsageError, closest
@@ -41,9 +37,6 @@ def open_source(name: str, split: str, image_size: ImageSize) -> Source:
     `image_size` (one side, or height and width) is the size in which procedural images are drawn;
     all others keep the size they have.
     """
-    # Batches are made by many threads, one image each. OpenCV would open a pool of its own in every
-    # one of them, and they would wait for each other.
-    cv2.setNumThreads(0)
     if parts := mixture_parts(name):
         opened = [open_source(part, split, image_size) for part, _ in parts]
         return Mixture(opened, [weight for _, weight in parts])
@@ -51,39 +44,40 @@ def open_source(name: str, split: str, image_size: ImageSize) -> Source:
         from vit_jax.data.tfds_source import open_tfds  # an extra, which not everybody installs
 
         return open_tfds(name.removeprefix(TFDS), split)
+    base, bounds = split_parts(split)
     if name.startswith(VTAB):
         from vit_jax.data.vtab import open_vtab
 
-        return open_vtab(name.removeprefix(VTAB), split)
-    base, bounds = split_parts(split)
-    source = _open(name, base, image_size)
+        source = open_vtab(name.removeprefix(VTAB), base)
+    else:
+        source = _open(name, base, image_size)
     return source if bounds is None else sliced(source, bounds, split)
 
 
 def open_splits(name: str, image_size: ImageSize) -> dict[str, Source]:
-    """All splits of a data set; those of a folder or list that has no splits of its own are train
-    and test."""
+    """All splits of a data set; of one that has none of its own, train and test."""
+    return {split: open_source(name, split, image_size) for split in _split_names(name)}
+
+
+def _split_names(name: str) -> tuple[str, ...]:
     if name.startswith(TFDS):
         from vit_jax.data.tfds_source import split_names
 
-        return {s: open_source(name, s, image_size) for s in split_names(name.removeprefix(TFDS))}
-    found: dict[str, Source] = {}
-    for split in ("train", "val", "test"):
-        try:
-            source = open_source(name, split, image_size)
-        except UsageError as error:
-            missing = error
-            continue
-        paths = getattr(source, "paths", None)
-        if paths is None or not any(paths == getattr(s, "paths", None) for s in found.values()):
-            found[split] = source
-    if not found:
-        raise missing
-    return found
+        return split_names(name.removeprefix(TFDS))
+    if name.startswith(VTAB):
+        return ("train800", "val200", "test")
+    if mixture_parts(name) or not _is_path(name):
+        return ("train", "test")
+    path = _path(name)
+    if path.endswith(SUFFIXES):
+        return listing.split_names(path)
+    if _is_prepared(path):
+        return records.split_names(path)
+    return folder.split_names(path)
 
 
 def _open(name: str, split: str, image_size: ImageSize) -> Source:
-    if "/" in name or name.startswith((".", "~")) or name.endswith(SUFFIXES):
+    if _is_path(name):
         return _open_path(name, split)
     if name not in BUILT_IN:
         hint = f" Did you mean ./{name}?" if Path(name).is_dir() else closest(name, BUILT_IN)
@@ -92,14 +86,26 @@ def _open(name: str, split: str, image_size: ImageSize) -> Source:
 
 
 def _open_path(name: str, split: str) -> Source:
-    path = name if files.is_remote(name) else str(Path(name).expanduser())
-    if path.endswith(SUFFIXES):
-        return image_list(path, _checked(split, ("train", "val", "test"), name))
+    path = _path(name)
+    if path.lower().endswith(SUFFIXES):
+        return listing.image_list(path, _checked(split, ("train", "val", "test"), name))
     if not files.is_folder(path):
         raise UsageError(f"no such folder: {name}. {_EXPECTED}")
-    if any(files.is_file(f"{path}/{name}") for name in (MANIFEST, JOURNAL)):
-        return Records(path, split)
-    return image_folder(path, _checked(split, ("train", "val", "test"), name))
+    if _is_prepared(path):
+        return records.Records(path, split)
+    return folder.image_folder(path, _checked(split, ("train", "val", "test"), name))
+
+
+def _is_path(name: str) -> bool:
+    return "/" in name or name.startswith((".", "~")) or name.lower().endswith(SUFFIXES)
+
+
+def _path(name: str) -> str:
+    return name if files.is_remote(name) else str(Path(name).expanduser())
+
+
+def _is_prepared(path: str) -> bool:
+    return any(files.is_file(f"{path}/{name}") for name in (records.MANIFEST, records.JOURNAL))
 
 
 _EXPECTED = (

@@ -5,6 +5,7 @@ import functools
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import optax
 from flax import nnx
 
@@ -27,6 +28,7 @@ class Classification:
     batch_size: int = 256
     sharding: jax.sharding.Sharding | None = None  # of a batch; None: one device
     crop: str = "resize"
+    on_bad_image: str = "raise"
 
     def __call__(self, model: nnx.Module) -> dict[str, float]:
         graphdef, params = nnx.split(model)
@@ -37,13 +39,15 @@ class Classification:
             image_size=model.config.image_size,
             rows=local_rows(sharding, self.batch_size),
             crop=self.crop,
+            on_bad_image=self.on_bad_image,
         )
-        sums = {"accuracy": 0.0, "loss": 0.0}
+        sums = {"accuracy": 0.0, "loss": 0.0, "examples": 0.0}
         with on_mesh_of(sharding):
             for batch in on_device(batches, sharding, self.batch_size):
                 for key, value in _batch_sums(graphdef, params, batch).items():
                     sums[key] += float(value)
-        return {key: value / len(self.source) for key, value in sums.items()}
+        examples = max(sums.pop("examples"), 1)
+        return {key: value / examples for key, value in sums.items()}
 
 
 def check_classes(source: Source, num_classes: int) -> None:
@@ -62,5 +66,8 @@ def _batch_sums(
     logits = nnx.merge(graphdef, params)(normalize(batch["image"]))
     targets = multi_hot(batch["label"], logits.shape[-1])
     correct = top1_correct(logits, targets)
-    loss = optax.softmax_cross_entropy(logits, targets / targets.sum(axis=-1, keepdims=True))
-    return {"accuracy": (correct * batch["mask"]).sum(), "loss": (loss * batch["mask"]).sum()}
+    labels = targets.sum(axis=-1, keepdims=True)
+    loss = optax.softmax_cross_entropy(logits, targets / jnp.maximum(labels, 1))
+    counts = batch["mask"] * (labels[:, 0] > 0)  # what has no label cannot be right or wrong
+    values = {"accuracy": correct, "loss": loss, "examples": jnp.ones_like(loss)}
+    return {key: (value * counts).sum() for key, value in values.items()}

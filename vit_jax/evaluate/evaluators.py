@@ -20,6 +20,7 @@ def make_evaluator(
     split: str,
     *,
     crop: str = "resize",
+    on_bad_image: str = "raise",
     image_size: tuple[int, int],
     num_classes: int,
     batch_size: int,
@@ -29,8 +30,15 @@ def make_evaluator(
     test = open_source(data, split, image_size)
     if kind == "classification":
         check_classes(test, num_classes)
-        return Classification(test, batch_size, sharding, crop)
+        return Classification(test, batch_size, sharding, crop, on_bad_image)
     if kind == "fewshot":
         train = open_source(data, "train", image_size)
-        return FewShot(train, test, batch_size=batch_size, sharding=sharding, crop=crop)
+        return FewShot(
+            train,
+            test,
+            batch_size=batch_size,
+            sharding=sharding,
+            crop=crop,
+            on_bad_image=on_bad_image,
+        )
     raise UsageError(f"evaluator kind {kind!r}: expected one of {', '.join(KINDS)}")

@@ -20,8 +20,10 @@ def extract_features(
     batch_size: int = 256,
     sharding: jax.sharding.Sharding | None = None,
     crop: str = "resize",
-) -> tuple[np.ndarray, np.ndarray]:
-    """(float32 [example, feature], int [example]) in the order of the source."""
+    on_bad_image: str = "raise",
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(float32 [example, feature], int [example], bool [example]) in the order of the source; the
+    last says which examples could be read."""
     graphdef, params = nnx.split(model)
     sharding = sharding or default_sharding()
     batches = eval_batches(
@@ -30,15 +32,19 @@ def extract_features(
         image_size=model.config.image_size,
         rows=local_rows(sharding, batch_size),
         crop=crop,
+        on_bad_image=on_bad_image,
     )
-    features, labels = [], []
+    features, labels, masks = [], [], []
     for batch in on_device(batches, sharding, batch_size):
         with on_mesh_of(sharding):
             batch_features = _features(graphdef, params, batch["image"])
         features.append(process_allgather(batch_features, tiled=True))
         labels.append(process_allgather(batch["label"], tiled=True))
+        masks.append(process_allgather(batch["mask"], tiled=True))
     n = len(source)
-    return np.concatenate(features)[:n], np.concatenate(labels)[:n]
+    gathered = (np.concatenate(parts)[:n] for parts in (features, labels, masks))
+    all_features, all_labels, mask = gathered
+    return all_features, all_labels, mask > 0
 
 
 @functools.partial(jax.jit, static_argnums=0)

@@ -5,13 +5,16 @@ is that of the best class on the whole test split, over several draws of the k i
 """
 
 import dataclasses
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import jax
 import numpy as np
 import scipy.linalg
 from flax import nnx
 
-from vit_jax.data.source import Source
+from vit_jax.data.compose import Subset
+from vit_jax.data.source import Source, labels_of
 from vit_jax.errors import UsageError
 from vit_jax.evaluate.features import extract_features
 
@@ -21,7 +24,11 @@ BIAS_FEATURE = 100.0  # so large that the penalty on its weight, the bias, is ne
 
 @dataclasses.dataclass(frozen=True)
 class FewShot:
-    """A value that measures a model: `FewShot(train, test)(model)` -> {"10_shot": mean, ...}."""
+    """A value that measures a model: `FewShot(train, test)(model)` -> {"10_shot": mean, ...}.
+
+    Which images are shots depends on the seed and on the labels alone, and only those that are
+    shots of some seed go through the network.
+    """
 
     train: Source
     test: Source
@@ -30,43 +37,154 @@ class FewShot:
     batch_size: int = 256
     sharding: jax.sharding.Sharding | None = None
     crop: str = "resize"
+    l2: float = L2
+    on_bad_image: str = "raise"
 
     def __call__(self, model: nnx.Module) -> dict[str, float]:
-        train, test = (
-            extract_features(model, split, self.batch_size, self.sharding, self.crop)
-            for split in (self.train, self.test)
-        )
+        labels = labels_of(self.train)
+        _check_labels(labels)
+        orders = [class_orders(labels, self.train.num_classes, seed) for seed in range(self.seeds)]
+        for order in orders:
+            check_enough(order, max(self.shots), self.train.class_names)
+        most = max(self.shots)
+        needed = np.unique(np.concatenate([part[:most] for order in orders for part in order]))
+        shot_features, _, readable = self._features(model, Subset(self.train, needed))
+        test_features, test_labels, are_readable = self._features(model, self.test)
+        place = {int(index): number for number, index in enumerate(needed) if readable[number]}
         results = {}
-        for shot, accuracies in fewshot_accuracies(
-            train, test, self.shots, self.seeds, self.train.class_names
-        ).items():
-            results[f"{shot}_shot"] = float(np.mean(accuracies))
-            results[f"{shot}_shot_std"] = float(np.std(accuracies))
+        accuracies = fewshot_accuracies(
+            shot_features,
+            (test_features[are_readable], test_labels[are_readable]),
+            [
+                [[place[int(i)] for i in part[:most] if int(i) in place] for part in order]
+                for order in orders
+            ],
+            self.shots,
+            (self.l2,),
+        )
+        for shot in self.shots:
+            results[f"{shot}_shot"] = float(np.mean(accuracies[shot, self.l2]))
+            results[f"{shot}_shot_std"] = float(np.std(accuracies[shot, self.l2]))
         return results
+
+    def _features(self, model: nnx.Module, source: Source) -> tuple[np.ndarray, ...]:
+        return extract_features(
+            model, source, self.batch_size, self.sharding, self.crop, self.on_bad_image
+        )
 
 
 def fewshot_accuracies(
-    train: tuple[np.ndarray, np.ndarray],
+    features: np.ndarray,
     test: tuple[np.ndarray, np.ndarray],
-    shots: tuple[int, ...],
-    seeds: int,
-    class_names: tuple[str, ...],
-) -> dict[int, list[float]]:
-    """Test accuracy for each number of shots and each seed, from (features, labels) pairs."""
-    (train_x, train_y), (test_x, test_y) = train, test
-    if train_y.ndim != 1:
-        raise UsageError("few-shot evaluation needs data with one label per image")
-    accuracies: dict[int, list[float]] = {shot: [] for shot in shots}
-    for seed in range(seeds):
-        order = class_orders(train_y, len(class_names), seed)
-        for shot in shots:
-            _check_enough(order, shot, class_names)
-            chosen = np.concatenate([indices[:shot] for indices in order])
-            x, standardize = standardized(train_x[chosen])
-            targets = 2 * np.eye(len(class_names))[train_y[chosen]] - 1
-            scores = standardize(test_x) @ ridge(x, targets, L2)
-            accuracies[shot].append(float(np.mean(scores.argmax(axis=1) == test_y)))
+    orders: Sequence[Sequence[Sequence[int]]],
+    shots: Sequence[int],
+    l2s: Sequence[float] = (L2,),
+) -> dict[tuple[int, float], list[float]]:
+    """(shots, l2) -> test accuracy for each draw.
+
+    `orders` has, for each draw and class, rows of `features`, of which k shots are the first k.
+    """
+    test_x, test_y = test
+    _check_labels(test_y)
+    accuracies: dict[tuple[int, float], list[float]] = {(k, l2): [] for k in shots for l2 in l2s}
+    for order in orders:
+        gathered, before = Moments(features.shape[1], len(order)), 0
+        for shot in sorted(shots):
+            rows = [index for part in order for index in part[before:shot]]
+            labels = np.repeat(np.arange(len(order)), [len(part[before:shot]) for part in order])
+            gathered.add(features[rows], labels)
+            before = shot
+            for l2, solution in zip(l2s, gathered.solve(l2s), strict=True):
+                predicted = solution(test_x).argmax(axis=1)
+                accuracies[shot, l2].append(float(np.mean(predicted == test_y)))
     return accuracies
+
+
+class Solution(NamedTuple):
+    """A linear classifier of raw features."""
+
+    weights: np.ndarray  # [feature, class]
+    bias: np.ndarray  # [class]
+
+    def __call__(self, features: np.ndarray) -> np.ndarray:
+        return features @ self.weights + self.bias
+
+
+class Moments:
+    """All that ridge regression on {-1, +1} needs to know of features, gathered bit by bit.
+
+    Targets need no matrix: what they contribute are the classes' sums. Standardising needs no pass
+    over the features either: it scales their moments. And standardised features have mean 0, so
+    that the bias feature has nothing to do with the others and is solved for by itself. What is
+    left for n shots of d features is one product, which more shots add to, and one factorisation of
+    the smaller side, which all l2 share.
+    """
+
+    def __init__(self, features: int, classes: int) -> None:
+        self._rows: list[np.ndarray] = []
+        self._labels: list[np.ndarray] = []
+        self._multiplied = 0  # of these, how many are in the gram matrix
+        self._gram = np.zeros((features, features))
+        self._sums = np.zeros((classes, features))
+        self._counts = np.zeros(classes)
+        self._origin: np.ndarray | None = None
+
+    def add(self, x: np.ndarray, labels: np.ndarray) -> None:
+        """More features [n, d], and the class of each."""
+        if self._origin is None:
+            # Somewhere among them: moments about a far-away 0 would lose their digits.
+            self._origin = x.mean(axis=0, dtype=np.float64).astype(np.float32)
+        x = x.astype(np.float32) - self._origin
+        self._rows.append(x)
+        self._labels.append(labels)
+        self._counts += np.bincount(labels, minlength=len(self._counts))
+        order = np.argsort(labels, kind="stable")
+        classes, starts = np.unique(labels[order], return_index=True)
+        self._sums[classes] += np.add.reduceat(x[order], starts, axis=0)
+
+    def solve(self, l2s: Sequence[float]) -> list[Solution]:
+        """The classifier for each l2."""
+        n, d = int(self._counts.sum()), self._sums.shape[1]
+        mean = self._sums.sum(axis=0) / n
+        squares = sum(np.einsum("nd,nd->d", x, x) for x in self._rows)
+        scale = np.sqrt(np.maximum(squares / n - mean**2, 0)) + 1e-5
+        # Of centred, scaled features against targets 2 onehot - 1, of which the -1 falls out.
+        to_targets = (2 * (self._sums - self._counts[:, None] * mean) / scale).T
+        if n >= d:
+            centred = self._product() - n * np.outer(mean, mean)
+            weights = _solve(centred / np.outer(scale, scale), to_targets, l2s)
+        else:
+            x = (np.concatenate(self._rows) - mean) / scale
+            targets = np.full((n, len(self._counts)), -1.0)
+            targets[np.arange(n), np.concatenate(self._labels)] = 1
+            weights = [x.T @ dual for dual in _solve(x @ x.T, targets, l2s)]
+        return [self._as_solution(w, mean, scale, l2) for w, l2 in zip(weights, l2s, strict=True)]
+
+    def _product(self) -> np.ndarray:
+        """xᵀx of all rows; of those that came since it was last asked for, in one go."""
+        if self._multiplied < len(self._rows):
+            x = np.concatenate(self._rows[self._multiplied :])
+            self._gram += x.T @ x
+            self._multiplied = len(self._rows)
+        return self._gram
+
+    def _as_solution(
+        self, weights: np.ndarray, mean: np.ndarray, scale: np.ndarray, l2: float
+    ) -> Solution:
+        n = self._counts.sum()
+        of_bias = BIAS_FEATURE * (2 * self._counts - n) / (BIAS_FEATURE**2 * n + l2)
+        raw = weights / scale[:, None]
+        bias = BIAS_FEATURE * of_bias - (self._origin + mean) @ raw
+        return Solution(raw.astype(np.float32), bias.astype(np.float32))
+
+
+def _solve(gram: np.ndarray, right: np.ndarray, l2s: Sequence[float]) -> list[np.ndarray]:
+    """(gram + l2 I)⁻¹ right for each l2, through one factorisation."""
+    if len(l2s) == 1:
+        return [scipy.linalg.solve(gram + l2s[0] * np.eye(len(gram)), right, assume_a="pos")]
+    values, vectors = scipy.linalg.eigh(gram)
+    projected = vectors.T @ right
+    return [vectors @ (projected / (values + l2)[:, None]) for l2 in l2s]
 
 
 def class_orders(labels: np.ndarray, num_classes: int, seed: int) -> list[np.ndarray]:
@@ -75,35 +193,23 @@ def class_orders(labels: np.ndarray, num_classes: int, seed: int) -> list[np.nda
     So the shots of one seed are nested, and depend on the seed and the labels alone.
     """
     rng = np.random.default_rng(seed)
-    return [rng.permutation(np.flatnonzero(labels == label)) for label in range(num_classes)]
+    by_class = np.split(
+        np.argsort(labels, kind="stable"),
+        np.cumsum(np.bincount(labels, minlength=num_classes))[:-1],
+    )
+    return [rng.permutation(indices) for indices in by_class]
 
 
-def standardized(x: np.ndarray):
-    """Features with the shot set's own mean 0 and deviation 1 and the bias feature appended.
-
-    Returns them and the function that does the same to other features.
-    """
-    mean, deviation = x.mean(axis=0), x.std(axis=0) + 1e-5
-
-    def standardize(features: np.ndarray) -> np.ndarray:
-        scaled = ((features - mean) / deviation).astype(np.float64)
-        return np.pad(scaled, ((0, 0), (0, 1)), constant_values=BIAS_FEATURE)
-
-    return standardize(x), standardize
-
-
-def ridge(x: np.ndarray, y: np.ndarray, l2: float) -> np.ndarray:
-    """argmin |x w - y|² + l2 |w|², through the smaller of the two normal equations."""
-    n, d = x.shape
-    if n >= d:
-        return scipy.linalg.solve(x.T @ x + l2 * np.eye(d), x.T @ y, assume_a="pos")
-    return x.T @ scipy.linalg.solve(x @ x.T + l2 * np.eye(n), y, assume_a="pos")
-
-
-def _check_enough(order: list[np.ndarray], shot: int, class_names: tuple[str, ...]) -> None:
+def check_enough(order: list[np.ndarray], shot: int, class_names: tuple[str, ...]) -> None:
+    """Raises where a class has too few images, and names it."""
     for name, indices in zip(class_names, order, strict=True):
         if len(indices) < shot:
             raise UsageError(
                 f"class {name!r} has {len(indices)} training images, {shot} shots need {shot}: "
                 f"lower --shots or add images"
             )
+
+
+def _check_labels(labels: np.ndarray) -> None:
+    if labels.ndim != 1:
+        raise UsageError("few-shot evaluation needs data with one label per image")

@@ -39,7 +39,8 @@ class BadImages:
         for name in dict.fromkeys(where(self._source, int(index)) for index in bad):
             if name not in self._names:
                 self._tell(name)
-        if self._bad_rows >= _FEWEST and self._bad_rows > self._allowed * self._rows:
+        is_telling = self._bad_rows >= _FEWEST or not self._allowed
+        if is_telling and self._bad_rows > self._allowed * self._rows:
             raise UsageError(
                 f"{self._bad_rows} of the {self._rows} images read so far are bad, more than "
                 f"data.bad_images_allowed={self._allowed}; their names are in {self._file}. Repair "

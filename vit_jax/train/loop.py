@@ -125,7 +125,10 @@ def _run_steps(run: _Run, state: TrainState, start: int, frozen: Any) -> dict[st
     latest = {key: value for record in records for key, value in record.items() if key != "step"}
     before = {key: latest.get(f"train/{key}", 0.0) for key in ("seconds", "core_hours")}
     clock = Clock(start, schedule.total, batch_size, before=before["seconds"])
-    with MetricsWriter(run.folder, start) if is_lead() else contextlib.nullcontext() as writer:
+    with (
+        contextlib.closing(batches),
+        MetricsWriter(run.folder, start) if is_lead() else contextlib.nullcontext() as writer,
+    ):
         for step in range(start + 1, schedule.total + 1):
             with clock.waiting():
                 batch = next(batches)
@@ -151,7 +154,6 @@ def _run_steps(run: _Run, state: TrainState, start: int, frozen: Any) -> dict[st
             # Records come first: a step in a checkpoint is a step in metrics.jsonl.
             if schedule.due(schedule.checkpoint, step):
                 run.checkpoints.save(step, state)
-    batches.close()
     return {
         "steps": schedule.total,
         "examples": schedule.total * batch_size,
@@ -255,6 +257,7 @@ def _make_schedule(config: RunConfig, program: Program, source: Source) -> _Sche
                 item.data,
                 item.split,
                 crop=item.crop,
+                on_bad_image=config.data.on_bad_image,
                 image_size=program.network.image_size,
                 num_classes=program.network.num_classes,
                 batch_size=config.batch_size,
