@@ -157,10 +157,12 @@ def _add_model_and_data(verb: argparse.ArgumentParser) -> None:
 def _evaluate(arguments: argparse.Namespace) -> int:
     from vit_jax.data.sources import open_source
     from vit_jax.evaluate.classification import Classification, check_classes
+    from vit_jax.weights.run_folder import RunFolder
 
     model = _load(arguments)
     source = open_source(arguments.data, arguments.split, model.config.image_size)
-    check_classes(source, model.config.num_classes)
+    class_names = RunFolder(pathlib.Path(arguments.model).expanduser()).class_names()
+    check_classes(source, model.config.num_classes, class_names)
     _print_results(Classification(source, arguments.batch_size)(model), arguments.json)
     return EXIT_DONE
 

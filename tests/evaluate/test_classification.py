@@ -4,6 +4,7 @@ import re
 
 import jax
 import numpy as np
+import pytest
 from flax import nnx
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
@@ -12,7 +13,8 @@ import vit_jax
 from vit_jax.data.augment import normalize
 from vit_jax.data.crop import resize
 from vit_jax.data.sources import open_source
-from vit_jax.evaluate.classification import Classification, _batch_sums
+from vit_jax.errors import UsageError
+from vit_jax.evaluate.classification import Classification, _batch_sums, check_classes
 from vit_jax.evaluate.placement import on_mesh_of
 from vit_jax.models.network import create_model
 from vit_jax.train.config import MeshConfig
@@ -57,3 +59,12 @@ def test_fsdp_gathers_parameters_and_not_the_batch():
         program = _batch_sums.lower(graphdef, params, batch).compile().as_text()
     moved = re.findall(r"= (.*) all-(?:reduce|gather)(?:-start)?\(", program)
     assert moved and not [shapes for shapes in moved if "[64," in shapes]
+
+
+def test_the_same_classes_in_another_order_are_a_mistake():
+    digits = open_source("digits", "test", 16)
+    check_classes(digits, 10, digits.class_names)
+    check_classes(digits, 10, [f"digit {name}" for name in digits.class_names])  # other names
+    swapped = ["1", "0", *digits.class_names[2:]]
+    with pytest.raises(UsageError, match="number 0 is '0' there and '1' here"):
+        check_classes(digits, 10, swapped)

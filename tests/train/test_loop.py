@@ -60,6 +60,7 @@ def test_a_run_leaves_its_record(whole_run):
     assert [r["step"] for r in records if "digits/accuracy" in r] == [6, 12]
     assert read_json(folder.config)["batch_size"] == 16
     assert folder.network().num_classes == 10
+    assert folder.class_names() == tuple("0123456789")
     assert read_json(folder.environment)["packages"]["jax"] == jax.__version__
     assert list(folder.tensorboard.glob("events.out.tfevents.*"))
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -50,8 +51,20 @@ class Classification:
         return {key: value / examples for key, value in sums.items()}
 
 
-def check_classes(source: Source, num_classes: int) -> None:
-    """Raises where a model's answers cannot be compared with a data set's labels."""
+def check_classes(source: Source, num_classes: int, class_names: Sequence[str] = ()) -> None:
+    """Raises where a model's answers cannot be compared with a data set's labels.
+
+    `class_names` are the model's, where they are known: other names may mean the same classes, but
+    the same names in another order are a mistake.
+    """
+    theirs = tuple(source.class_names)
+    if theirs != tuple(class_names) and sorted(theirs) == sorted(class_names):
+        pairs = zip(class_names, theirs, strict=True)
+        number, (own, other) = next((n, p) for n, p in enumerate(pairs) if p[0] != p[1])
+        raise UsageError(
+            f"{source.name} has the model's classes in another order: number {number} is {other!r} "
+            f"there and {own!r} here"
+        )
     if source.num_classes != num_classes:
         raise UsageError(
             f"the model knows {num_classes} classes, {source.name} has {source.num_classes}: "

@@ -1,6 +1,6 @@
 """Evaluators by name: what a config lists becomes values that measure a model."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import jax
 from flax import nnx
@@ -23,13 +23,14 @@ def make_evaluator(
     on_bad_image: str = "raise",
     image_size: tuple[int, int],
     num_classes: int,
+    class_names: Sequence[str] = (),
     batch_size: int,
     sharding: jax.sharding.Sharding | None = None,
 ) -> Evaluator:
     """Opens the data and returns the evaluator, for models of `num_classes`."""
     test = open_source(data, split, image_size)
     if kind == "classification":
-        check_classes(test, num_classes)
+        check_classes(test, num_classes, class_names)
         return Classification(test, batch_size, sharding, crop, on_bad_image)
     if kind == "fewshot":
         train = open_source(data, "train", image_size)

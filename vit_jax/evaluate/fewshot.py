@@ -11,6 +11,7 @@ from typing import NamedTuple
 import jax
 import numpy as np
 import scipy.linalg
+import scipy.sparse
 from flax import nnx
 
 from vit_jax.data.compose import Subset
@@ -134,13 +135,12 @@ class Moments:
         if self._origin is None:
             # Somewhere among them: moments about a far-away 0 would lose their digits.
             self._origin = x.mean(axis=0, dtype=np.float64).astype(np.float32)
-        x = x.astype(np.float32) - self._origin
+        x = x.astype(np.float32, copy=False) - self._origin
         self._rows.append(x)
         self._labels.append(labels)
         self._counts += np.bincount(labels, minlength=len(self._counts))
-        order = np.argsort(labels, kind="stable")
-        classes, starts = np.unique(labels[order], return_index=True)
-        self._sums[classes] += np.add.reduceat(x[order], starts, axis=0)
+        members = (np.ones(len(x), np.float32), (labels, np.arange(len(x))))
+        self._sums += scipy.sparse.csr_array(members, (len(self._counts), len(x))) @ x
 
     def solve(self, l2s: Sequence[float]) -> list[Solution]:
         """The classifier for each l2."""
@@ -181,7 +181,8 @@ class Moments:
 def _solve(gram: np.ndarray, right: np.ndarray, l2s: Sequence[float]) -> list[np.ndarray]:
     """(gram + l2 I)⁻¹ right for each l2, through one factorisation."""
     if len(l2s) == 1:
-        return [scipy.linalg.solve(gram + l2s[0] * np.eye(len(gram)), right, assume_a="pos")]
+        factor = scipy.linalg.cho_factor(gram + l2s[0] * np.eye(len(gram)), check_finite=False)
+        return [scipy.linalg.cho_solve(factor, right, check_finite=False)]
     values, vectors = scipy.linalg.eigh(gram)
     projected = vectors.T @ right
     return [vectors @ (projected / (values + l2)[:, None]) for l2 in l2s]

@@ -23,7 +23,8 @@ def write_run_report(path: pathlib.Path) -> pathlib.Path:
     parts = [*_results(folder), *training_curves({path.name: folder}), *data_samples(folder)]
     environment = read_json(folder.environment)
     parts += [heading("Command"), code(shlex.join(environment["command"]))]
-    parts += [heading("Config"), code(json.dumps(read_json(folder.config), indent=2))]
+    config = {k: v for k, v in read_json(folder.config).items() if k != "class_names"}  # thousands
+    parts += [heading("Config"), code(json.dumps(config, indent=2))]
     parts += [heading("Environment"), code(json.dumps(environment, indent=2))]
     folder.report.write_text(page(f"Run {path.name}", parts))
     return folder.report

@@ -71,7 +71,7 @@ def train(config: RunConfig, workdir: str | pathlib.Path) -> dict[str, Any]:
             frozen = teacher.read(program.frozen) if teacher else {}
             # Not before: weights that do not fit leave no folder that looks like a run.
             if is_lead():
-                _write_description(folder, config, program, teacher)
+                _write_description(folder, config, program, source, teacher)
             measured_by = yardstick(config, program.network, teacher and teacher.network)
             for line in (*description(config, program, mesh), measured_by.text()):
                 progress.note(line)
@@ -260,6 +260,7 @@ def _make_schedule(config: RunConfig, program: Program, source: Source) -> _Sche
                 on_bad_image=config.data.on_bad_image,
                 image_size=program.network.image_size,
                 num_classes=program.network.num_classes,
+                class_names=source.class_names,
                 batch_size=config.batch_size,
                 sharding=program.batch["image"].sharding,
             ),
@@ -308,7 +309,7 @@ def _open_folder(workdir: str | pathlib.Path, config: RunConfig) -> RunFolder:
         raise UsageError(f"--workdir={workdir}: only local folders so far, as in runs/mine")
     folder = RunFolder(pathlib.Path(workdir).expanduser())
     if folder.is_run() and latest_step(folder.checkpoints) is not None:  # else nothing is lost
-        more = (_NETWORK, _TEACHER)
+        more = (_NETWORK, _TEACHER, _CLASSES)
         stored = {k: v for k, v in read_json(folder.config).items() if k not in more}
         if not stored:
             raise UsageError(
@@ -335,13 +336,17 @@ def _open_folder(workdir: str | pathlib.Path, config: RunConfig) -> RunFolder:
 
 
 # What config.json holds besides the config.
-_NETWORK, _TEACHER = "network", "teacher_version"
+_NETWORK, _TEACHER, _CLASSES = "network", "teacher_version", "class_names"
 
 
 def _write_description(
-    folder: RunFolder, config: RunConfig, program: Program, teacher: TeacherWeights | None
+    folder: RunFolder,
+    config: RunConfig,
+    program: Program,
+    source: Source,
+    teacher: TeacherWeights | None,
 ) -> None:
-    more = {_NETWORK: config_to_dict(program.network)}
+    more = {_NETWORK: config_to_dict(program.network), _CLASSES: list(source.class_names)}
     if teacher:
         more[_TEACHER] = teacher.place.version
     write_json(folder.config, dataclasses.asdict(config) | more)

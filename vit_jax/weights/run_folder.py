@@ -60,6 +60,10 @@ class RunFolder:
                 f"--workdir of one"
             ) from error
 
+    def class_names(self) -> tuple[str, ...]:
+        """Of the data that it was trained on; nothing where that is not known."""
+        return tuple(read_json(self.config).get("class_names", ())) if self.is_run() else ()
+
     def metrics_records(self) -> list[dict[str, Any]]:
         """What the run has logged so far, oldest first."""
         if not self.metrics.is_file():
