@@ -78,6 +78,16 @@ def _parser() -> argparse.ArgumentParser:
     verb.add_argument("--shots", type=_counts, default=(1, 5, 10, 25), help="as in 1,5,10,25")
     verb.add_argument("--seeds", type=_count, default=3, help="draws to average over")
 
+    verb = _add(verbs, "predict", _predict, "the likeliest classes of images")
+    _add_model_and_images(verb)
+    verb.add_argument("--top", type=_count, default=5, help="classes of each image")
+    verb.add_argument("--out", type=pathlib.Path, help="*.csv or *.json; default: the terminal")
+    verb.add_argument("--json", action="store_true", help="print JSON")
+
+    verb = _add(verbs, "embed", _embed, "features of images, for a search or a plot of your own")
+    _add_model_and_images(verb)
+    verb.add_argument("--out", type=pathlib.Path, required=True, help="*.npz or *.parquet")
+
     verb = _add(verbs, "plan", _plan, "compile the train step of --config=FILE for a TPU slice")
     verb.add_argument("--topology", required=True, help="as in v5litepod-16 or v5p-128")
     verb.add_argument("--json", action="store_true", help="print JSON")
@@ -152,6 +162,46 @@ def _add_model_and_data(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("--image-size", type=_size, help="as in 224 or 160x256; default: its own")
     verb.add_argument("--batch-size", type=_count, default=256)
     verb.add_argument("--json", action="store_true", help="print JSON")
+
+
+def _add_model_and_images(verb: argparse.ArgumentParser) -> None:
+    verb.add_argument("images", nargs="+", help="image files, folders, patterns in quotes")
+    verb.add_argument("--model", required=True, help="a run folder or an npz")
+    verb.add_argument("--image-size", type=_size, help="as in 224 or 160x256; default: its own")
+    verb.add_argument("--batch-size", type=_count, default=64)
+
+
+def _predict(arguments: argparse.Namespace) -> int:
+    from vit_jax.evaluate.predict import as_csv, as_json, find_images, predict
+    from vit_jax.weights.run_folder import RunFolder
+
+    if arguments.out and arguments.out.suffix not in (".csv", ".json"):
+        raise UsageError(f"--out={arguments.out}: expected a file that ends in .csv or .json")
+    images = find_images(arguments.images)
+    model = _load(arguments)
+    names = RunFolder(pathlib.Path(arguments.model).expanduser()).class_names()
+    top = min(arguments.top, model.config.num_classes)
+    predictions = list(predict(model, images, names, top=top, batch_size=arguments.batch_size))
+    is_json = arguments.json or (arguments.out and arguments.out.suffix == ".json")
+    text = as_json(predictions) if is_json else as_csv(predictions, top)
+    if arguments.out:
+        arguments.out.write_text(text)
+        print(f"{arguments.out}: {len(predictions)} images")
+    else:
+        print(text, end="")
+    return EXIT_DONE
+
+
+def _embed(arguments: argparse.Namespace) -> int:
+    from vit_jax.evaluate.predict import embed, find_images, write_features
+
+    if arguments.out.suffix not in (".npz", ".parquet"):
+        raise UsageError(f"--out={arguments.out}: expected a file that ends in .npz or .parquet")
+    images = find_images(arguments.images)
+    found, features = embed(_load(arguments), images, batch_size=arguments.batch_size)
+    write_features(arguments.out, found, features)
+    print(f"{arguments.out}: {features.shape[1]} features of {len(found)} images")
+    return EXIT_DONE
 
 
 def _evaluate(arguments: argparse.Namespace) -> int:
