@@ -1,6 +1,7 @@
 """The command line: vit-jax VERB. Each verb imports what it needs, when it is called."""
 
 import argparse
+import csv
 import json
 import logging
 import os
@@ -70,8 +71,12 @@ def _parser() -> argparse.ArgumentParser:
 
     verbs.add_parser("train", help="train, or resume: --config=FILE --workdir=DIR")
 
-    verb = _add(verbs, "eval", _evaluate, "accuracy of a model on a test split")
+    verb = _add(verbs, "eval", _evaluate, "accuracy of a model on a test split, and more")
     _add_model_and_data(verb)
+    verb.add_argument("--crop", choices=("resize", "centre"), default="resize")
+    verb.add_argument("--real", type=pathlib.Path, help="real.json: ImageNet's ReaL labels")
+    verb.add_argument("--per-class", type=pathlib.Path, metavar="CSV", help="write a table")
+    verb.add_argument("--confusion", type=pathlib.Path, metavar="CSV", help="write the matrix")
 
     verb = _add(verbs, "fewshot", _fewshot, "few-shot linear evaluation of frozen features")
     _add_model_and_data(verb)
@@ -206,15 +211,41 @@ def _embed(arguments: argparse.Namespace) -> int:
 
 def _evaluate(arguments: argparse.Namespace) -> int:
     from vit_jax.data.sources import open_source
-    from vit_jax.evaluate.classification import Classification, check_classes
+    from vit_jax.evaluate.classification import check_classes, score
     from vit_jax.weights.run_folder import RunFolder
 
     model = _load(arguments)
     source = open_source(arguments.data, arguments.split, model.config.image_size)
     class_names = RunFolder(pathlib.Path(arguments.model).expanduser()).class_names()
     check_classes(source, model.config.num_classes, class_names)
-    _print_results(Classification(source, arguments.batch_size)(model), arguments.json)
+    if arguments.real:
+        from vit_jax.data.real import RealLabels, read_real_labels
+
+        source = RealLabels(source, read_real_labels(arguments.real))
+    scores = score(model, source, arguments.batch_size, arguments.crop)
+    if arguments.per_class or arguments.confusion:
+        _write_tables(arguments, scores, source.class_names)
+    _print_results(scores.results(), arguments.json)
     return EXIT_DONE
+
+
+def _write_tables(arguments: argparse.Namespace, scores, class_names: tuple[str, ...]) -> None:
+    if scores.confusion() is None:
+        raise UsageError("--per-class and --confusion need one label per image and 2000 classes")
+    tables = {
+        arguments.per_class: [list(row.values()) for row in scores.per_class(class_names)],
+        arguments.confusion: [
+            [name, *row] for name, row in zip(class_names, scores.confusion().tolist(), strict=True)
+        ],
+    }
+    headers = {
+        arguments.per_class: ["class", "images", "recall", "precision"],
+        arguments.confusion: ["true \\ predicted", *class_names],
+    }
+    for path, rows in tables.items():
+        if path:
+            with path.open("w", newline="") as file:
+                csv.writer(file, lineterminator="\n").writerows([headers[path], *rows])
 
 
 def _fewshot(arguments: argparse.Namespace) -> int:
@@ -444,7 +475,7 @@ def _print_results(results: dict[str, float], as_json: bool) -> None:
         print(json.dumps(results, indent=2))
         return
     for key, value in results.items():
-        print(f"{key:14} {value:.4f}")
+        print(f"{key:24} {value:.4f}")
 
 
 def _count(text: str) -> int:

@@ -7,15 +7,17 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from flax import nnx
 
 from vit_jax.data.augment import normalize
-from vit_jax.data.batches import eval_batches, local_rows, on_device
+from vit_jax.data.batches import eval_batches, host_batches, local_rows, on_device
 from vit_jax.data.labels import multi_hot, top1_correct
 from vit_jax.data.source import Source
 from vit_jax.errors import UsageError
 from vit_jax.evaluate.placement import default_sharding, on_mesh_of
+from vit_jax.evaluate.scores import Scores
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,6 +53,21 @@ class Classification:
         return {key: value / examples for key, value in sums.items()}
 
 
+def score(model: nnx.Module, source: Source, batch_size: int = 256, crop: str = "resize") -> Scores:
+    """Everything that can be said of a model's answers on a split, on one device."""
+    graphdef, params = nnx.split(model)
+    several = source[0]["label"].ndim > 0
+    scores = Scores(source.num_classes, several)
+    batches = eval_batches(
+        source, batch_size=batch_size, image_size=model.config.image_size, crop=crop
+    )
+    for batch in host_batches(batches):
+        logits = np.asarray(_logits(graphdef, params, batch["image"]))
+        targets = np.asarray(multi_hot(batch["label"], source.num_classes))
+        scores.add(logits, targets, batch["mask"])
+    return scores
+
+
 def check_classes(source: Source, num_classes: int, class_names: Sequence[str] = ()) -> None:
     """Raises where a model's answers cannot be compared with a data set's labels.
 
@@ -70,6 +87,11 @@ def check_classes(source: Source, num_classes: int, class_names: Sequence[str] =
             f"the model knows {num_classes} classes, {source.name} has {source.num_classes}: "
             f"fine-tune it on {source.name} first, or measure it with fewshot"
         )
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _logits(graphdef: nnx.GraphDef, params: Any, images: jax.Array) -> jax.Array:
+    return nnx.merge(graphdef, params)(normalize(images))
 
 
 @functools.partial(jax.jit, static_argnums=0)
