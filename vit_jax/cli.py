@@ -83,6 +83,10 @@ def _parser() -> argparse.ArgumentParser:
     verb.add_argument("--shots", type=_counts, default=(1, 5, 10, 25), help="as in 1,5,10,25")
     verb.add_argument("--seeds", type=_count, default=3, help="draws to average over")
 
+    verb = _add(verbs, "probe", _probe, "a linear probe, and neighbours, on frozen features")
+    _add_model_and_data(verb)
+    verb.add_argument("--k", type=_count, default=20, help="neighbours that vote")
+
     verb = _add(verbs, "predict", _predict, "the likeliest classes of images")
     _add_model_and_images(verb)
     verb.add_argument("--top", type=_count, default=5, help="classes of each image")
@@ -259,6 +263,21 @@ def _fewshot(arguments: argparse.Namespace) -> int:
     )
     evaluator = FewShot(train, test, arguments.shots, arguments.seeds, arguments.batch_size)
     _print_results(evaluator(model), arguments.json)
+    return EXIT_DONE
+
+
+def _probe(arguments: argparse.Namespace) -> int:
+    from vit_jax.data.sources import open_source
+    from vit_jax.evaluate.probes import both_probes
+
+    model = _load(arguments)
+    train, test = (
+        open_source(arguments.data, split, model.config.image_size)
+        for split in ("train", arguments.split)
+    )
+    _print_results(
+        both_probes(model, train, test, arguments.k, arguments.batch_size), arguments.json
+    )
     return EXIT_DONE
 
 

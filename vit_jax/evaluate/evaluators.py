@@ -9,9 +9,12 @@ from vit_jax.data.sources import open_source
 from vit_jax.errors import UsageError
 from vit_jax.evaluate.classification import Classification, check_classes
 from vit_jax.evaluate.fewshot import FewShot
+from vit_jax.evaluate.probes import LinearProbe, Neighbours
 
 Evaluator = Callable[[nnx.Module], dict[str, float]]
-KINDS = ("classification", "fewshot")
+# On frozen features, with the training split of the same data.
+_PROBES = {"fewshot": FewShot, "linear": LinearProbe, "neighbours": Neighbours}
+KINDS = ("classification", *_PROBES)
 
 
 def make_evaluator(
@@ -32,9 +35,9 @@ def make_evaluator(
     if kind == "classification":
         check_classes(test, num_classes, class_names)
         return Classification(test, batch_size, sharding, crop, on_bad_image)
-    if kind == "fewshot":
+    if kind in _PROBES:
         train = open_source(data, "train", image_size)
-        return FewShot(
+        return _PROBES[kind](
             train,
             test,
             batch_size=batch_size,

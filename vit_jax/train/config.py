@@ -177,7 +177,7 @@ class MeshConfig:
 class EvaluatorConfig:
     """Something measured while training, always at the end, and every so often before."""
 
-    kind: str = "classification"  # or "fewshot"
+    kind: str = "classification"  # or "fewshot", "linear", "neighbours", on frozen features
     data: str = ""
     split: str = "test"
     crop: str = "resize"  # or "centre": the middle in its own proportions

@@ -1,0 +1,115 @@
+"""What frozen features are worth when all training images are used: a linear probe, neighbours."""
+
+import dataclasses
+
+import jax
+import numpy as np
+from flax import nnx
+
+from vit_jax.data.source import Source
+from vit_jax.errors import UsageError
+from vit_jax.evaluate.features import extract_features
+
+# Strengths of the penalty that are tried; the held-out images choose.
+_INVERSE_L2 = (0.01, 0.1, 1.0, 10.0)
+_HELD_OUT = 10  # every tenth training image
+_TEMPERATURE = 0.07  # of neighbours' votes
+_AT_A_TIME = 1024  # test images compared with all training images
+
+
+@dataclasses.dataclass(frozen=True)
+class LinearProbe:
+    """Logistic regression on standardised features, by L-BFGS (scikit-learn's)."""
+
+    train: Source
+    test: Source
+    batch_size: int = 256
+    sharding: jax.sharding.Sharding | None = None
+    crop: str = "resize"
+    on_bad_image: str = "raise"
+
+    def __call__(self, model: nnx.Module) -> dict[str, float]:
+        train, test = _both(self, model)
+        return linear_probe(train, test)
+
+
+@dataclasses.dataclass(frozen=True)
+class Neighbours:
+    """The k nearest training images vote, nearer ones more (cosine similarity)."""
+
+    train: Source
+    test: Source
+    k: int = 20
+    batch_size: int = 256
+    sharding: jax.sharding.Sharding | None = None
+    crop: str = "resize"
+    on_bad_image: str = "raise"
+
+    def __call__(self, model: nnx.Module) -> dict[str, float]:
+        train, test = _both(self, model)
+        return {"accuracy": neighbours_accuracy(train, test, self.k, self.train.num_classes)}
+
+
+Labelled = tuple[np.ndarray, np.ndarray]  # features [n, d], labels [n]
+
+
+def linear_probe(train: Labelled, test: Labelled) -> dict[str, float]:
+    """Accuracy on the test features, and the strength that was chosen for it."""
+    from sklearn.linear_model import LogisticRegression  # a second to import
+
+    (x, y), (test_x, test_y) = train, test
+    mean, deviation = x.mean(axis=0), x.std(axis=0) + 1e-5
+    x, test_x = (x - mean) / deviation, (test_x - mean) / deviation
+    held_out = np.arange(len(x)) % _HELD_OUT == 0
+
+    def fitted(chosen: np.ndarray, inverse_l2: float) -> LogisticRegression:
+        return LogisticRegression(C=inverse_l2, max_iter=1000).fit(x[chosen], y[chosen])
+
+    kept = {c: fitted(~held_out, c).score(x[held_out], y[held_out]) for c in _INVERSE_L2}
+    best = max(kept, key=kept.get)
+    final = fitted(np.ones(len(x), bool), best)
+    return {"accuracy": float(final.score(test_x, test_y)), "inverse_l2": best}
+
+
+def neighbours_accuracy(train: Labelled, test: Labelled, k: int, num_classes: int) -> float:
+    """With votes weighted by exp(similarity / temperature) (Wu et al., 2018)."""
+    (x, y), (test_x, test_y) = train, test
+    x, test_x = _normalized(x), _normalized(test_x)
+    k, right = min(k, len(x)), 0
+    for start in range(0, len(test_x), _AT_A_TIME):
+        similarity = test_x[start : start + _AT_A_TIME] @ x.T
+        nearest = np.argpartition(-similarity, k - 1, axis=1)[:, :k]
+        weights = np.exp(np.take_along_axis(similarity, nearest, axis=1) / _TEMPERATURE)
+        votes = np.zeros((len(similarity), num_classes))
+        np.add.at(votes, (np.arange(len(votes))[:, None], y[nearest]), weights)
+        right += int((votes.argmax(axis=1) == test_y[start : start + _AT_A_TIME]).sum())
+    return right / len(test_x)
+
+
+def _normalized(features: np.ndarray) -> np.ndarray:
+    return features / np.maximum(np.linalg.norm(features, axis=1, keepdims=True), 1e-12)
+
+
+def both_probes(
+    model: nnx.Module, train: Source, test: Source, k: int, batch_size: int = 256
+) -> dict[str, float]:
+    """The linear probe and the neighbours, with features computed once."""
+    features = _both(LinearProbe(train, test, batch_size), model)
+    linear = linear_probe(*features)
+    return {
+        "linear_probe": linear["accuracy"],
+        "inverse_l2": linear["inverse_l2"],
+        f"{k}_neighbours": neighbours_accuracy(*features, k, train.num_classes),
+    }
+
+
+def _both(probe: LinearProbe | Neighbours, model: nnx.Module) -> tuple[Labelled, Labelled]:
+    found = []
+    for source in (probe.train, probe.test):
+        features, labels, readable = extract_features(
+            model, source, probe.batch_size, probe.sharding, probe.crop, probe.on_bad_image
+        )
+        if labels.ndim != 1:
+            raise UsageError(f"{source.name}: a probe needs data with one label per image")
+        found.append((features[readable], labels[readable]))
+    return found[0], found[1]
