@@ -261,7 +261,9 @@ def _fewshot(arguments: argparse.Namespace) -> int:
         open_source(arguments.data, split, model.config.image_size)
         for split in ("train", arguments.split)
     )
-    evaluator = FewShot(train, test, arguments.shots, arguments.seeds, arguments.batch_size)
+    evaluator = FewShot(
+        train, test, arguments.shots, arguments.seeds, batch_size=arguments.batch_size
+    )
     _print_results(evaluator(model), arguments.json)
     return EXIT_DONE
 

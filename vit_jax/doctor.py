@@ -1,6 +1,5 @@
 """What this machine has: for whoever wonders why something does not run."""
 
-import importlib.metadata
 import importlib.util
 import os
 import pathlib
@@ -25,6 +24,8 @@ def examine_machine() -> dict[str, Any]:
     """Versions, devices, memory and disk, and what is wrong with them, line by line."""
     import jax
 
+    from vit_jax.train.environment import version
+
     problems = []
     try:
         devices = [f"{d.device_kind} ({d.platform})" for d in jax.local_devices()]
@@ -34,7 +35,7 @@ def examine_machine() -> dict[str, Any]:
     disk = shutil.disk_usage(pathlib.Path.cwd())
     if disk.free < _LITTLE_DISK:
         problems.append(f"only {disk.free / 1e9:.1f} GB of disk are free here")
-    versions = {name: _version(name) for name in _PACKAGES}
+    versions = {name: version(name) for name in _PACKAGES}
     problems += [f"{name} is not installed" for name, version in versions.items() if not version]
     return {
         "python": platform.python_version(),
@@ -65,10 +66,3 @@ def machine_text(found: dict[str, Any]) -> str:
         "healthy" if not found["problems"] else "not healthy: see above",
     ]
     return "\n".join(lines)
-
-
-def _version(package: str) -> str | None:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return None

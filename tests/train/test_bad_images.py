@@ -4,8 +4,9 @@ import pytest
 
 from tests.data.images import broken_folder
 from tests.train.small_run import small_config
+from vit_jax.data.sources import open_source
 from vit_jax.errors import UsageError
-from vit_jax.train.config import run_config
+from vit_jax.train.config import evaluator, run_config
 from vit_jax.train.loop import train
 from vit_jax.weights.run_folder import RunFolder
 
@@ -53,3 +54,20 @@ def test_too_many_bad_images_end_the_run(folder, tmp_path):
     with pytest.raises(UsageError, match=says):
         train(run_config(config), tmp_path)
     assert (tmp_path / "bad_images.txt").is_file()
+
+
+def test_no_image_is_so_important_that_it_must_be_there(folder, tmp_path):
+    """Not even the first, which tells what labels look like."""
+    path, rows = tmp_path / "list.csv", [f"{folder}/train/good/{n}.jpg,cat" for n in range(6)]
+    for attempt in range(100):  # the order of a list is that of checksums
+        gone = f"{folder}/gone{attempt}.jpg"
+        lines = [f"{row},train" for row in (f"{gone},cat", *rows)]
+        path.write_text("\n".join(["image,label,split", *lines]))
+        if open_source(str(path), "train", 16).where(0) == gone:
+            break
+    else:
+        pytest.fail("no name comes first")
+    config = config_for(tmp_path / "list.csv")
+    config.total = "2 steps"
+    config.evaluators.same = evaluator(str(tmp_path / "list.csv"), split="train", every="100%")
+    assert train(run_config(config), tmp_path / "run")["steps"] == 2

@@ -20,7 +20,7 @@ from absl import flags
 
 from vit_jax.data.crop import EVAL_CROPS, check_crop, fit, fit_for_evaluation
 from vit_jax.data.decode import BadImage
-from vit_jax.data.source import Example, Source, where
+from vit_jax.data.source import Example, Source, some_label, where
 from vit_jax.errors import UsageError
 
 Batch = dict[str, Any]
@@ -123,7 +123,7 @@ def eval_batches(
     check_crop(crop, EVAL_CROPS, "crop")
     padding = {
         "image": np.zeros((*image_size, 3), np.uint8),
-        "label": np.zeros_like(source[0]["label"]),
+        "label": np.zeros_like(some_label(source)),
         "mask": np.float32(0),
     }
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from vit_jax.data.folder import in_order
-from vit_jax.data.source import Example, Source, check_index, where
+from vit_jax.data.source import Example, Source, check_index, some_label, where
 from vit_jax.errors import UsageError
 
 # A mixture goes through its sources in blocks of this many examples, of which each has its share.
@@ -73,8 +73,8 @@ class Mixture:
         self._labels = [
             np.array([number[name] for name in source.class_names], np.int32) for source in sources
         ]
-        widths = [source[0]["label"].shape for source in sources]
-        if len({len(shape) for shape in widths}) > 1 or len(set(widths)) > 1:
+        widths = [some_label(source).shape for source in sources]
+        if len(set(widths)) > 1:
             raise UsageError(
                 f"{self.name}: sources with another number of labels per image cannot be mixed"
             )

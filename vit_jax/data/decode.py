@@ -1,7 +1,7 @@
 """From the bytes of an image file to pixels, by what they hold and not by what they are called.
 
-JPEGs go through libjpeg-turbo (simplejpeg), everything else and every odd JPEG (CMYK, turned by its
-EXIF tag) through OpenCV, and what that does not know (GIF) through Pillow.
+JPEGs go through libjpeg-turbo (simplejpeg) and are turned as their EXIF tag says; everything else,
+and JPEGs in CMYK, through OpenCV, and what that does not know through Pillow.
 """
 
 import contextlib

@@ -1,9 +1,12 @@
 """What every data set looks like to the rest of the house: numbered examples and class names."""
 
 import concurrent.futures
+import contextlib
 from typing import Protocol, TypedDict
 
 import numpy as np
+
+from vit_jax.data.decode import BadImage
 
 PADDING_LABEL = -1
 
@@ -48,6 +51,17 @@ def labels_of(source: Source) -> np.ndarray:
         return known
     with concurrent.futures.ThreadPoolExecutor() as pool:
         return np.stack(list(pool.map(lambda i: source[i]["label"], range(len(source)))))
+
+
+def some_label(source: Source) -> np.ndarray:
+    """Of an example that can be read: all have its shape and type."""
+    known = getattr(source, "labels", None)
+    if known is not None:
+        return known[0]
+    for index in range(len(source) - 1):
+        with contextlib.suppress(BadImage):
+            return source[index]["label"]
+    return source[len(source) - 1]["label"]
 
 
 def check_index(source: Source, index: int) -> None:

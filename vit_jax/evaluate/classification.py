@@ -14,7 +14,7 @@ from flax import nnx
 from vit_jax.data.augment import normalize
 from vit_jax.data.batches import eval_batches, host_batches, local_rows, on_device
 from vit_jax.data.labels import multi_hot, top1_correct
-from vit_jax.data.source import Source
+from vit_jax.data.source import Source, some_label
 from vit_jax.errors import UsageError
 from vit_jax.evaluate.placement import default_sharding, on_mesh_of
 from vit_jax.evaluate.scores import Scores
@@ -56,13 +56,12 @@ class Classification:
 def score(model: nnx.Module, source: Source, batch_size: int = 256, crop: str = "resize") -> Scores:
     """Everything that can be said of a model's answers on a split, on one device."""
     graphdef, params = nnx.split(model)
-    several = source[0]["label"].ndim > 0
-    scores = Scores(source.num_classes, several)
+    scores = Scores(source.num_classes, several_labels=some_label(source).ndim > 0)
     batches = eval_batches(
         source, batch_size=batch_size, image_size=model.config.image_size, crop=crop
     )
     for batch in host_batches(batches):
-        logits = np.asarray(_logits(graphdef, params, batch["image"]))
+        logits = np.asarray(model_logits(graphdef, params, batch["image"]))
         targets = np.asarray(multi_hot(batch["label"], source.num_classes))
         scores.add(logits, targets, batch["mask"])
     return scores
@@ -90,7 +89,8 @@ def check_classes(source: Source, num_classes: int, class_names: Sequence[str] =
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def _logits(graphdef: nnx.GraphDef, params: Any, images: jax.Array) -> jax.Array:
+def model_logits(graphdef: nnx.GraphDef, params: Any, images: jax.Array) -> jax.Array:
+    """Of uint8 images."""
     return nnx.merge(graphdef, params)(normalize(images))
 
 

@@ -1,5 +1,6 @@
 """Frozen representations of a whole split, for everything that is fitted on top of them."""
 
+import dataclasses
 import functools
 from typing import Any
 
@@ -12,6 +13,24 @@ from vit_jax.data.augment import normalize
 from vit_jax.data.batches import eval_batches, local_rows, on_device
 from vit_jax.data.source import Source
 from vit_jax.evaluate.placement import default_sharding, on_mesh_of
+
+
+@dataclasses.dataclass(frozen=True)
+class OnFeatures:
+    """What evaluators have in common that fit something on a training split and test it."""
+
+    train: Source
+    test: Source
+    batch_size: int = dataclasses.field(default=256, kw_only=True)
+    sharding: jax.sharding.Sharding | None = dataclasses.field(default=None, kw_only=True)
+    crop: str = dataclasses.field(default="resize", kw_only=True)
+    on_bad_image: str = dataclasses.field(default="raise", kw_only=True)
+
+    def features(self, model: nnx.Module, source: Source) -> tuple[np.ndarray, ...]:
+        """Of one of the splits, or of a part of it; see extract_features."""
+        return extract_features(
+            model, source, self.batch_size, self.sharding, self.crop, self.on_bad_image
+        )
 
 
 def extract_features(

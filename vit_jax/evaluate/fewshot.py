@@ -8,38 +8,31 @@ import dataclasses
 from collections.abc import Sequence
 from typing import NamedTuple
 
-import jax
 import numpy as np
 import scipy.linalg
 import scipy.sparse
 from flax import nnx
 
 from vit_jax.data.compose import Subset
-from vit_jax.data.source import Source, labels_of
+from vit_jax.data.source import labels_of
 from vit_jax.errors import UsageError
-from vit_jax.evaluate.features import extract_features
+from vit_jax.evaluate.features import OnFeatures
 
 L2 = 2.0**10
 BIAS_FEATURE = 100.0  # so large that the penalty on its weight, the bias, is next to nothing
 
 
 @dataclasses.dataclass(frozen=True)
-class FewShot:
+class FewShot(OnFeatures):
     """A value that measures a model: `FewShot(train, test)(model)` -> {"10_shot": mean, ...}.
 
     Which images are shots depends on the seed and on the labels alone, and only those that are
     shots of some seed go through the network.
     """
 
-    train: Source
-    test: Source
     shots: tuple[int, ...] = (1, 5, 10, 25)
     seeds: int = 3
-    batch_size: int = 256
-    sharding: jax.sharding.Sharding | None = None
-    crop: str = "resize"
     l2: float = L2
-    on_bad_image: str = "raise"
 
     def __call__(self, model: nnx.Module) -> dict[str, float]:
         labels = labels_of(self.train)
@@ -49,8 +42,8 @@ class FewShot:
             check_enough(order, max(self.shots), self.train.class_names)
         most = max(self.shots)
         needed = np.unique(np.concatenate([part[:most] for order in orders for part in order]))
-        shot_features, _, readable = self._features(model, Subset(self.train, needed))
-        test_features, test_labels, are_readable = self._features(model, self.test)
+        shot_features, _, readable = self.features(model, Subset(self.train, needed))
+        test_features, test_labels, are_readable = self.features(model, self.test)
         place = {int(index): number for number, index in enumerate(needed) if readable[number]}
         results = {}
         accuracies = fewshot_accuracies(
@@ -67,11 +60,6 @@ class FewShot:
             results[f"{shot}_shot"] = float(np.mean(accuracies[shot, self.l2]))
             results[f"{shot}_shot_std"] = float(np.std(accuracies[shot, self.l2]))
         return results
-
-    def _features(self, model: nnx.Module, source: Source) -> tuple[np.ndarray, ...]:
-        return extract_features(
-            model, source, self.batch_size, self.sharding, self.crop, self.on_bad_image
-        )
 
 
 def fewshot_accuracies(

@@ -1,7 +1,6 @@
 """What a model says of images without labels: the likeliest classes, or features, file by file."""
 
 import csv
-import functools
 import glob
 import io
 import json
@@ -14,10 +13,10 @@ import numpy as np
 from flax import nnx
 
 from vit_jax.data import files
-from vit_jax.data.augment import normalize
 from vit_jax.data.batches import eval_batches, host_batches
 from vit_jax.data.folder import EXTENSIONS, ImageFiles
 from vit_jax.errors import UsageError
+from vit_jax.evaluate.classification import model_logits
 from vit_jax.evaluate.features import extract_features
 
 
@@ -72,7 +71,7 @@ def predict(
     )
     remaining = iter(images)
     for batch in host_batches(batches):
-        probabilities = np.asarray(_probabilities(graphdef, params, batch["image"]))
+        probabilities = np.asarray(jax.nn.softmax(model_logits(graphdef, params, batch["image"])))
         order = np.argsort(-probabilities, axis=-1)[:, :top]
         # The names last: a zip takes one of each, in turn, until something ends.
         rows = zip(probabilities, order, batch["mask"], remaining, strict=False)
@@ -132,8 +131,3 @@ def write_features(path: pathlib.Path, images: list[str], features: np.ndarray) 
 
 def _unlabelled(images: Sequence[str]) -> ImageFiles:
     return ImageFiles("images", ("",), tuple(images), np.zeros(len(images), np.int32))
-
-
-@functools.partial(jax.jit, static_argnums=0)
-def _probabilities(graphdef: nnx.GraphDef, params: Any, images: jax.Array) -> jax.Array:
-    return jax.nn.softmax(nnx.merge(graphdef, params)(normalize(images)))

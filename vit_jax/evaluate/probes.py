@@ -2,13 +2,12 @@
 
 import dataclasses
 
-import jax
 import numpy as np
 from flax import nnx
 
 from vit_jax.data.source import Source
 from vit_jax.errors import UsageError
-from vit_jax.evaluate.features import extract_features
+from vit_jax.evaluate.features import OnFeatures
 
 # Strengths of the penalty that are tried; the held-out images choose.
 _INVERSE_L2 = (0.01, 0.1, 1.0, 10.0)
@@ -18,15 +17,8 @@ _AT_A_TIME = 1024  # test images compared with all training images
 
 
 @dataclasses.dataclass(frozen=True)
-class LinearProbe:
+class LinearProbe(OnFeatures):
     """Logistic regression on standardised features, by L-BFGS (scikit-learn's)."""
-
-    train: Source
-    test: Source
-    batch_size: int = 256
-    sharding: jax.sharding.Sharding | None = None
-    crop: str = "resize"
-    on_bad_image: str = "raise"
 
     def __call__(self, model: nnx.Module) -> dict[str, float]:
         train, test = _both(self, model)
@@ -34,16 +26,10 @@ class LinearProbe:
 
 
 @dataclasses.dataclass(frozen=True)
-class Neighbours:
+class Neighbours(OnFeatures):
     """The k nearest training images vote, nearer ones more (cosine similarity)."""
 
-    train: Source
-    test: Source
     k: int = 20
-    batch_size: int = 256
-    sharding: jax.sharding.Sharding | None = None
-    crop: str = "resize"
-    on_bad_image: str = "raise"
 
     def __call__(self, model: nnx.Module) -> dict[str, float]:
         train, test = _both(self, model)
@@ -94,7 +80,7 @@ def both_probes(
     model: nnx.Module, train: Source, test: Source, k: int, batch_size: int = 256
 ) -> dict[str, float]:
     """The linear probe and the neighbours, with features computed once."""
-    features = _both(LinearProbe(train, test, batch_size), model)
+    features = _both(LinearProbe(train, test, batch_size=batch_size), model)
     linear = linear_probe(*features)
     return {
         "linear_probe": linear["accuracy"],
@@ -103,12 +89,10 @@ def both_probes(
     }
 
 
-def _both(probe: LinearProbe | Neighbours, model: nnx.Module) -> tuple[Labelled, Labelled]:
+def _both(probe: OnFeatures, model: nnx.Module) -> tuple[Labelled, Labelled]:
     found = []
     for source in (probe.train, probe.test):
-        features, labels, readable = extract_features(
-            model, source, probe.batch_size, probe.sharding, probe.crop, probe.on_bad_image
-        )
+        features, labels, readable = probe.features(model, source)
         if labels.ndim != 1:
             raise UsageError(f"{source.name}: a probe needs data with one label per image")
         found.append((features[readable], labels[readable]))

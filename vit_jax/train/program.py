@@ -15,7 +15,7 @@ from flax import nnx
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from vit_jax.data.source import Source
+from vit_jax.data.source import Source, some_label
 from vit_jax.errors import UsageError
 from vit_jax.models.config import NetworkConfig
 from vit_jax.models.network import abstract_params, graphdef, init_params
@@ -166,7 +166,7 @@ def _abstract_batch(
     config: RunConfig, network: NetworkConfig, source: Source, mesh: Mesh
 ) -> dict[str, jax.ShapeDtypeStruct]:
     sharding = batch_sharding(mesh, config.batch_size, config.accumulation)
-    label = source[0]["label"]
+    label = some_label(source)
     image_shape = (config.batch_size, *network.image_size, network.channels)
     return {
         "image": jax.ShapeDtypeStruct(image_shape, jnp.uint8, sharding=sharding),
