@@ -215,7 +215,7 @@ def _embed(arguments: argparse.Namespace) -> int:
 
 def _evaluate(arguments: argparse.Namespace) -> int:
     from vit_jax.data.sources import open_source
-    from vit_jax.evaluate.classification import check_classes, score
+    from vit_jax.evaluate.classification import Classification, check_classes
     from vit_jax.weights.run_folder import RunFolder
 
     model = _load(arguments)
@@ -226,10 +226,11 @@ def _evaluate(arguments: argparse.Namespace) -> int:
         from vit_jax.data.real import RealLabels, read_real_labels
 
         source = RealLabels(source, read_real_labels(arguments.real))
-    scores = score(model, source, arguments.batch_size, arguments.crop)
+    measure = Classification(source, arguments.batch_size, crop=arguments.crop)
+    scores = measure.scores(model, _counter("eval"))
     if arguments.per_class or arguments.confusion:
         _write_tables(arguments, scores, source.class_names)
-    _print_results(scores.results(), arguments.json)
+    _print_results({**scores.results(), "examples": scores.examples}, arguments.json)
     return EXIT_DONE
 
 
@@ -491,12 +492,12 @@ def _load(arguments: argparse.Namespace):
     return load(arguments.model, **changes)
 
 
-def _print_results(results: dict[str, float], as_json: bool) -> None:
+def _print_results(results: dict[str, float | int], as_json: bool) -> None:
     if as_json:
         print(json.dumps(results, indent=2))
         return
     for key, value in results.items():
-        print(f"{key:24} {value:.4f}")
+        print(f"{key:24} {value:.4f}" if isinstance(value, float) else f"{key:24} {value:,}")
 
 
 def _count(text: str) -> int:

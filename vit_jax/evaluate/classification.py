@@ -2,27 +2,31 @@
 
 import dataclasses
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
-import numpy as np
-import optax
 from flax import nnx
+from jax.experimental.multihost_utils import process_allgather
 
 from vit_jax.data.augment import normalize
-from vit_jax.data.batches import eval_batches, host_batches, local_rows, on_device
-from vit_jax.data.labels import multi_hot, top1_correct
+from vit_jax.data.batches import eval_batches, local_rows, on_device
+from vit_jax.data.labels import multi_hot
 from vit_jax.data.source import Source, some_label
 from vit_jax.errors import UsageError
 from vit_jax.evaluate.placement import default_sharding, on_mesh_of
-from vit_jax.evaluate.scores import Scores
+from vit_jax.evaluate.scores import Scores, judged
+
+Report = Callable[[int, int], None]  # (images done, all images)
+
+
+def no_report(done: int, total: int) -> None:
+    """Says nothing."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Classification:
-    """A value that measures a model: `Classification(source)(model)` -> {"accuracy", "loss"}.
+    """A value that measures a model: `Classification(source)(model)` -> {"accuracy", "loss", ...}.
 
     The loss is softmax cross-entropy, whatever the model was trained with.
     """
@@ -34,6 +38,10 @@ class Classification:
     on_bad_image: str = "raise"
 
     def __call__(self, model: nnx.Module) -> dict[str, float]:
+        return self.scores(model).results()
+
+    def scores(self, model: nnx.Module, report: Report = no_report) -> Scores:
+        """All that can be said of the answers; `report` hears how many images are done."""
         graphdef, params = nnx.split(model)
         sharding = self.sharding or default_sharding()
         batches = eval_batches(
@@ -44,27 +52,16 @@ class Classification:
             crop=self.crop,
             on_bad_image=self.on_bad_image,
         )
-        sums = {"accuracy": 0.0, "loss": 0.0, "examples": 0.0}
+        several = some_label(self.source).ndim > 0
+        scores, total = Scores(self.source.num_classes, several), len(self.source)
         with on_mesh_of(sharding):
-            for batch in on_device(batches, sharding, self.batch_size):
-                for key, value in _batch_sums(graphdef, params, batch).items():
-                    sums[key] += float(value)
-        examples = max(sums.pop("examples"), 1)
-        return {key: value / examples for key, value in sums.items()}
-
-
-def score(model: nnx.Module, source: Source, batch_size: int = 256, crop: str = "resize") -> Scores:
-    """Everything that can be said of a model's answers on a split, on one device."""
-    graphdef, params = nnx.split(model)
-    scores = Scores(source.num_classes, several_labels=some_label(source).ndim > 0)
-    batches = eval_batches(
-        source, batch_size=batch_size, image_size=model.config.image_size, crop=crop
-    )
-    for batch in host_batches(batches):
-        logits = np.asarray(model_logits(graphdef, params, batch["image"]))
-        targets = np.asarray(multi_hot(batch["label"], source.num_classes))
-        scores.add(logits, targets, batch["mask"])
-    return scores
+            for number, batch in enumerate(on_device(batches, sharding, self.batch_size), start=1):
+                answers, logits, targets = _answers(graphdef, params, batch)
+                scores.add(_on_host(answers), mask := _on_host(batch["mask"]))
+                if several:
+                    scores.keep(_on_host(logits), _on_host(targets), mask)
+                report(min(number * self.batch_size, total), total)
+        return scores
 
 
 def check_classes(source: Source, num_classes: int, class_names: Sequence[str] = ()) -> None:
@@ -95,14 +92,15 @@ def model_logits(graphdef: nnx.GraphDef, params: Any, images: jax.Array) -> jax.
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def _batch_sums(
+def _answers(
     graphdef: nnx.GraphDef, params: Any, batch: dict[str, jax.Array]
-) -> dict[str, jax.Array]:
+) -> tuple[dict[str, jax.Array], jax.Array, jax.Array]:
+    """What each is worth [batch]; logits and targets themselves [batch, class]."""
     logits = nnx.merge(graphdef, params)(normalize(batch["image"]))
     targets = multi_hot(batch["label"], logits.shape[-1])
-    correct = top1_correct(logits, targets)
-    labels = targets.sum(axis=-1, keepdims=True)
-    loss = optax.softmax_cross_entropy(logits, targets / jnp.maximum(labels, 1))
-    counts = batch["mask"] * (labels[:, 0] > 0)  # what has no label cannot be right or wrong
-    values = {"accuracy": correct, "loss": loss, "examples": jnp.ones_like(loss)}
-    return {key: (value * counts).sum() for key, value in values.items()}
+    return judged(logits, targets), logits, targets
+
+
+def _on_host(tree: Any) -> Any:
+    """Rows of all hosts."""
+    return process_allgather(tree, tiled=True)
