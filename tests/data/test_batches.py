@@ -1,5 +1,6 @@
 """The global batch is a function of (seed, step), whoever makes it."""
 
+import functools
 import multiprocessing
 import os
 import signal
@@ -29,8 +30,8 @@ class Numbers:
     """Example i is an image full of i % 251, labelled i."""
 
     name = "numbers"
-    class_names = ("a",)
-    num_classes = 1
+    class_names = ()
+    num_classes = 10**9
 
     def __init__(self, length):
         self.length = length
@@ -254,3 +255,18 @@ def test_a_prepared_folder_gives_the_same_batches_to_any_hosts_and_workers(tmp_p
     for step in range(5, 8):
         np.testing.assert_array_equal(next(resumed)["image"], whole[step]["image"])
     resumed.close()
+
+
+@pytest.mark.parametrize("label", [2, -1, [0, 2], [-2, 0]])
+def test_a_label_that_is_no_class_is_named(label):
+    class Wrong(Numbers):
+        num_classes = 2
+
+        def __getitem__(self, index):
+            image = super().__getitem__(index)["image"]
+            return {"image": image, "label": np.array(label, np.int32)}
+
+    for make in (functools.partial(train_batches, seed=0), eval_batches):
+        batches = make(Wrong(4), batch_size=2, image_size=(8, 8))
+        with pytest.raises(UsageError, match=r"numbers\[\d\] has the label .* class from 0 to 1"):
+            batches[0]

@@ -117,6 +117,19 @@ def test_an_empty_folder_and_one_without_classes(tmp_path):
         open_source(str(tmp_path), "train", 32)
 
 
+@pytest.mark.parametrize("split", ["", "train/", "val/"])
+def test_an_empty_class_folder_is_named(tmp_path, split):
+    for folder in ("train/", "val/") if split else ("",):
+        for i in range(30):
+            _write(tmp_path / folder / "cat" / f"{i}.png", red=1)
+    (tmp_path / split / "dog").mkdir()
+    (tmp_path / split / "dog" / "notes.txt").write_text("no image")
+    with pytest.raises(UsageError, match=rf"class folder .*{split}dog holds no images: add some"):
+        open_source(str(tmp_path), "train", 32)
+    _write(tmp_path / split / "dog" / "1.png", red=1)
+    assert open_source(str(tmp_path), "train", 32).class_names == ("cat", "dog")
+
+
 def test_a_split_that_was_not_provided(tmp_path):
     _write(tmp_path / "train" / "a" / "1.png", red=1)
     with pytest.raises(UsageError, match=r"none for 'test': expected a folder .*test or .*val"):

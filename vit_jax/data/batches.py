@@ -20,7 +20,7 @@ from absl import flags
 
 from vit_jax.data.crop import EVAL_CROPS, check_crop, fit, fit_for_evaluation
 from vit_jax.data.decode import BadImage
-from vit_jax.data.source import Example, Source, some_label, where
+from vit_jax.data.source import Example, Source, check_label, some_label, where
 from vit_jax.errors import UsageError
 
 Batch = dict[str, Any]
@@ -84,6 +84,7 @@ def train_batches(
                 if on_bad_image == "raise":
                     raise _named(source, chosen, error) from error
                 continue
+            check_label(source, chosen, example["label"])
             replaced = np.int64(NONE_REPLACED if chosen == index else index)
             return {**example, "image": image, "replaced": replaced}
         raise BadImage(
@@ -138,6 +139,7 @@ def eval_batches(
                 raise _named(source, index, error) from error
             logging.getLogger("vit_jax").warning("left out: %s", _named(source, index, error))
             return padding
+        check_label(source, index, found["label"])
         return {**found, "image": image, "mask": np.float32(1)}
 
     def make(number: int, rows: Sequence[int]) -> list[dict[str, Any]]:

@@ -66,6 +66,7 @@ def image_folder(root: str, split: str) -> ImageFiles:
     depth = 1 if splits else 0
     in_classes = [p.split("/") for p in found if p.count("/") > depth]
     classes = in_order({parts[depth] for parts in in_classes})
+    _check_empty(root, splits, set(classes))
     number = {name: label for label, name in enumerate(classes)}
     chosen = [
         "/".join(parts)
@@ -122,6 +123,20 @@ def _split_folders(paths: list[str], root: str) -> dict[str, str]:
             f"({', '.join(sorted(others)[:3])}): expected either splits or classes in it"
         )
     return found
+
+
+def _check_empty(root: str, splits: dict[str, str], classes: set[str]) -> None:
+    """A class folder without images would silently be no class. (Buckets have no empty folders.)"""
+    if files.is_remote(root):
+        return
+    for parent in [f"{root}/{name}" for name in splits.values()] or [root]:
+        for entry in os.scandir(parent):
+            is_class = entry.is_dir() and not entry.name.startswith(".")
+            if is_class and entry.name not in classes:
+                raise UsageError(
+                    f"the class folder {entry.path} holds no images: add some "
+                    f"({', '.join(EXTENSIONS)}), or move it away"
+                )
 
 
 def _choose(splits: dict[str, str], split: str, root: str) -> str:

@@ -7,6 +7,7 @@ from typing import Protocol, TypedDict
 import numpy as np
 
 from vit_jax.data.decode import BadImage
+from vit_jax.errors import UsageError
 
 PADDING_LABEL = -1
 
@@ -62,6 +63,16 @@ def some_label(source: Source) -> np.ndarray:
         with contextlib.suppress(BadImage):
             return source[index]["label"]
     return source[len(source) - 1]["label"]
+
+
+def check_label(source: Source, index: int, label: np.ndarray) -> None:
+    """Raises where an example's label is no class of its source; one of several may be padding."""
+    least = PADDING_LABEL if np.ndim(label) else 0
+    if np.min(label, initial=0) < least or np.max(label, initial=0) >= source.num_classes:
+        raise UsageError(
+            f"{where(source, index)} has the label {label}: expected a class from 0 to "
+            f"{source.num_classes - 1} of {source.name}"
+        )
 
 
 def check_index(source: Source, index: int) -> None:
