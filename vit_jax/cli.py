@@ -55,13 +55,19 @@ def train(argv: Sequence[str]) -> int:
     if {"-h", "--help"} & set(argv):
         print(f"usage: {USAGE}\n\nKeys and their meanings: vit_jax/train/config.py")
         return EXIT_DONE
-    config, workdir = parse_flags(argv)
+    flags = parse_flags(argv)
 
     from vit_jax.train import cluster, loop
     from vit_jax.train.config import run_config
+    from vit_jax.train.sweep import sweep, sweep_text
 
     cluster.join()
-    loop.train(run_config(config), workdir)
+    if not flags.sweep:
+        loop.train(run_config(flags.config), flags.workdir)
+        return EXIT_DONE
+    result = sweep(run_config(flags.config), flags.workdir)
+    if cluster.is_lead():
+        print(sweep_text(result))
     return EXIT_DONE
 
 

@@ -18,6 +18,7 @@ from vit_jax.train.checkpoint import Checkpoints
 from vit_jax.train.config import evaluator, run_config
 from vit_jax.train.loop import train
 from vit_jax.train.usage import MEASURED
+from vit_jax.weights.load import read_weights
 from vit_jax.weights.run_folder import RunFolder, read_json, write_json
 
 
@@ -224,10 +225,7 @@ def _train_and_read(config, workdir):
 
 
 def final_params(workdir):
-    from vit_jax.weights.checkpoint import restore_params
-
-    folder = RunFolder(workdir)
-    return restore_params(folder.checkpoints, folder.network())
+    return read_weights(workdir).params
 
 
 def dig(tree, keys):

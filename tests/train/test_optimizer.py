@@ -8,7 +8,7 @@ import pytest
 
 from vit_jax.errors import UsageError
 from vit_jax.train.config import OptimizerConfig
-from vit_jax.train.optimizer import make_optimizer, make_schedule
+from vit_jax.train.optimizer import check_patterns, make_optimizer, make_schedule
 
 
 def rates(schedule, **values):
@@ -85,12 +85,13 @@ def moved(**values):
 
 
 def test_rates_are_multiplied_by_pattern_and_zero_freezes():
-    steps = moved(rate_multipliers={"embedding/*": 0.0, "*/mlp/kernel": 0.5})
+    steps = moved(rate_multipliers={"*": 1.0, "embedding/*": 0.0, "*/mlp/kernel": 0.5})
     assert not steps["embedding"]["patches"]["kernel"].any()
     assert (steps["encoder"]["blocks"]["mlp"]["kernel"] == 0.5).all()
     assert (steps["head"]["kernel"] == 1).all()
-    with pytest.raises(UsageError, match="no parameter is named as 'hed/"):
-        moved(rate_multipliers={"hed/*": 0.0})
+    for key in ("rate_multipliers", "decay_multipliers"):
+        with pytest.raises(UsageError, match=f"{key}: no parameter is named as 'hed/"):
+            check_patterns(OptimizerConfig(**{key: {"hed/*": 0.0}}), NETWORK)
 
 
 def test_lower_layers_learn_more_slowly():

@@ -16,6 +16,7 @@ from ml_collections import config_dict
 from vit_jax.errors import UsageError, closest
 from vit_jax.models.config import DTYPES, NetworkConfig
 from vit_jax.models.variants import model_config, schema_of
+from vit_jax.weights.lora import Lora
 
 LOSSES = ("softmax", "sigmoid", "masked_patch")
 
@@ -126,7 +127,7 @@ class OptimizerConfig:
     """Adam with decoupled decay for pre-training, SGD with momentum for fine-tuning.
 
     Multipliers are numbers by patterns of parameter paths, as in {"embedding/*": 0.0}, which
-    freezes the embedding; the first that matches a whole path counts.
+    freezes the embedding (no gradient, no moments); the longest that matches a whole path counts.
     """
 
     name: str = "adamw"  # or "sgd", "adafactor" (in its scaled-up form)
@@ -185,6 +186,19 @@ class EvaluatorConfig:
 
 
 @dataclasses.dataclass(frozen=True)
+class SweepConfig:
+    """Trials of `vit-jax train --sweep` (train/sweep.py)."""
+
+    rates: tuple[float, ...] = ()  # learning rates to try
+    metric: str = "validation/accuracy"  # that decides
+    final_split: str = "train"  # what the final runs are trained on
+    seeds: int = 3  # of final runs
+
+    def __post_init__(self) -> None:
+        _at_least(1, "sweep.seeds", self.seeds)
+
+
+@dataclasses.dataclass(frozen=True)
 class RunConfig:
     """One training run. Durations read "90 epochs", "500 steps", "1_000_000 examples" or "5%"."""
 
@@ -194,19 +208,24 @@ class RunConfig:
     masked: MaskedConfig = MaskedConfig()
     teacher: TeacherConfig = TeacherConfig()
     optimizer: OptimizerConfig = OptimizerConfig()
+    lora: Lora = dataclasses.field(default_factory=Lora)
     mesh: MeshConfig = MeshConfig()
     evaluators: Mapping[str, EvaluatorConfig] = dataclasses.field(default_factory=dict)
+    sweep: SweepConfig = SweepConfig()
     image_size: int | tuple[int, int] = 224
     batch_size: int = 4096  # of all devices together
     accumulation: int = 1  # microbatches whose gradients make one step
-    total: str = "90 epochs"
+    total: str = "90 epochs"  # or "by size", for fine-tuning: more steps for more images
     loss: str = "softmax"  # or "sigmoid", for several labels per image; or "masked_patch"
     label_smoothing: float = 0.0
+    class_weights: str = ""  # "balanced", or as in "cat=2, dog=0.5"; the others count 1
     init: str = ""  # a run folder or an npz to start from: fine-tuning
     seed: int = 0
     log_every: str = "50 steps"
     checkpoint_every: str = "10%"
     checkpoints_kept: int = 2
+    best_by: str = ""  # a metric, as in "validation/accuracy": its best step is kept, and is used
+    patience: int = 0  # > 0: stop after so many evaluations without a better one
     bad_steps_allowed: int = 20  # in a row, with a loss or gradient that is not finite
     spike_norm: float = 0.0  # > 0: a step whose gradient is larger is not applied either
 
@@ -216,6 +235,18 @@ class RunConfig:
         _at_least(1, "bad_steps_allowed", self.bad_steps_allowed)
         _at_least(0, "seed", self.seed)
         _at_least(1, "checkpoints_kept", self.checkpoints_kept)
+        _at_least(0, "patience", self.patience)
+        if self.patience and not self.best_by:
+            raise UsageError(
+                f"config.patience={self.patience} needs --config.best_by=..., a metric, as "
+                f"in validation/accuracy"
+            )
+        if self.best_by and self.best_by.partition("/")[0] not in self.evaluators:
+            raise UsageError(
+                f"config.best_by={self.best_by!r}: expected EVALUATOR/METRIC with one of the "
+                f"evaluators {', '.join(self.evaluators) or '(there are none)'}, as in "
+                f"{next(iter(self.evaluators), 'validation')}/accuracy"
+            )
         if self.loss not in LOSSES:
             raise UsageError(f"config.loss={self.loss!r}: expected one of {', '.join(LOSSES)}")
         if not 0 <= self.label_smoothing < 1:
@@ -225,6 +256,7 @@ class RunConfig:
         for key, value in (
             ("teacher.path", self.teacher.path),
             ("label_smoothing", self.label_smoothing),
+            ("class_weights", self.class_weights),
             ("model.head_bias", self.model.head_bias),
         ):
             if self.loss == "masked_patch" and value:
@@ -331,6 +363,8 @@ def _convert(hint: Any, value: Any, path: str) -> Any:
         return {
             key: _convert(typing.get_args(hint)[1], v, f"{path}.{key}") for key, v in value.items()
         }
+    if typing.get_origin(hint) is tuple and isinstance(value, tuple | list):
+        return tuple(_convert(typing.get_args(hint)[0], v, path) for v in value)
     if path == "config.image_size":
         return value if isinstance(value, int) else tuple(value)
     if isinstance(hint, types.UnionType):

@@ -4,6 +4,7 @@ import pathlib
 import re
 import traceback
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import ml_collections
 from absl import flags
@@ -11,15 +12,26 @@ from ml_collections import config_flags
 
 from vit_jax.errors import UsageError, closest
 
-USAGE = "vit-jax train --config=configs/demo.py --workdir=runs/mine [--config.batch_size=64 ...]"
+USAGE = (
+    "vit-jax train --config=configs/demo.py --workdir=runs/mine [--config.batch_size=64 ...] "
+    "[--sweep]"
+)
 
 
-def parse_flags(argv: Sequence[str]) -> tuple[ml_collections.ConfigDict, str]:
-    """The config, with its --config.key=value changes made, and the --workdir."""
+class RunFlags(NamedTuple):
+    """What was typed."""
+
+    config: ml_collections.ConfigDict  # with its --config.key=value changes made
+    workdir: str
+    sweep: bool
+
+
+def parse_flags(argv: Sequence[str]) -> RunFlags:
+    """The flags of a run."""
     values = _parse_with_changes(argv)
     if not values.workdir:
         raise UsageError(f"--workdir is missing; usage: {USAGE}")
-    return values.config, values.workdir
+    return RunFlags(values.config, values.workdir, values.sweep)
 
 
 def parse_config(argv: Sequence[str]) -> ml_collections.ConfigDict:
@@ -59,6 +71,7 @@ def _parse(argv: Sequence[str]) -> flags.FlagValues:
     values = flags.FlagValues()
     config_flags.DEFINE_config_file("config", flag_values=values, sys_argv=argv)
     flags.DEFINE_string("workdir", None, "the run's folder", flag_values=values)
+    flags.DEFINE_boolean("sweep", False, "choose a learning rate first", flag_values=values)
     try:
         extra = values(argv)[1:]
     except flags.Error as error:

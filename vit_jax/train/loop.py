@@ -31,6 +31,7 @@ from vit_jax.train.sharding import make_mesh
 from vit_jax.train.step import TrainState
 from vit_jax.train.teacher import TeacherWeights, find_teacher
 from vit_jax.train.usage import Yardstick, description, yardstick
+from vit_jax.train.watch import Watch
 from vit_jax.weights.checkpoint import latest_step
 from vit_jax.weights.load import find_weights, load_params
 from vit_jax.weights.run_folder import RunFolder, read_json, write_json
@@ -49,10 +50,11 @@ def train(config: RunConfig, workdir: str | pathlib.Path) -> dict[str, Any]:
     source = open_source(config.data.name, config.data.split, as_size(config.image_size))
     mesh = make_mesh(config.mesh)
     total = total_steps_of(config, source)
-    if folder.summary.is_file() and (latest_step(folder.checkpoints) or 0) >= total:
+    if _is_finished(folder, config, total):
+        summary = read_json(folder.summary)
         with Progress(folder.path.name, total, silent=not is_lead()) as progress:
-            progress.note(f"finished before, {total} steps; nothing to do")
-        return read_json(folder.summary)
+            progress.note(f"finished before, {summary['steps']} steps; nothing to do")
+        return summary
     teacher = find_teacher(config, source)
     _check_teacher(folder, teacher)
     program = make_program(
@@ -60,7 +62,8 @@ def train(config: RunConfig, workdir: str | pathlib.Path) -> dict[str, Any]:
     )
     schedule = _make_schedule(config, program, source)
 
-    with Checkpoints(folder.checkpoints, config.checkpoints_kept) as checkpoints:
+    kept = config.checkpoints_kept
+    with Checkpoints(folder.checkpoints, kept, _watch(folder, config).best) as checkpoints:
         state = checkpoints.restore_latest(program.state)
         start = 0 if state is None else int(state.step)
         with Progress(folder.path.name, program.total_steps, silent=not is_lead()) as progress:
@@ -98,6 +101,13 @@ class _Schedule:
     def due(self, every: int, step: int) -> bool:
         return step % every == 0 or step == self.total
 
+    def evaluators_due(self, step: int) -> dict[str, Evaluator]:
+        return {name: measure for name, every, measure in self.evaluators if self.due(every, step)}
+
+    def evaluators_not_due(self, step: int) -> dict[str, Evaluator]:
+        due = self.evaluators_due(step)
+        return {name: measure for name, _, measure in self.evaluators if name not in due}
+
 
 @dataclasses.dataclass(frozen=True)
 class _Run:
@@ -125,17 +135,19 @@ def _run_steps(run: _Run, state: TrainState, start: int, frozen: Any) -> dict[st
     latest = {key: value for record in records for key, value in record.items() if key != "step"}
     before = {key: latest.get(f"train/{key}", 0.0) for key in ("seconds", "core_hours")}
     clock = Clock(start, schedule.total, batch_size, before=before["seconds"])
+    watch = Watch(run.config.best_by, run.config.patience, records)
     with (
         contextlib.closing(batches),
         MetricsWriter(run.folder, start) if is_lead() else contextlib.nullcontext() as writer,
     ):
-        for step in range(start + 1, schedule.total + 1):
+        step = start
+        while step < schedule.total and not watch.is_over:
+            step += 1
             with clock.waiting():
                 batch = next(batches)
             state, metrics = step_fn(state, batch, frozen)
             in_flight.append((step, metrics))
-            if len(in_flight) > _STEPS_IN_FLIGHT or step == schedule.total:
-                _check_steps(run, in_flight, keep=_STEPS_IN_FLIGHT if step < schedule.total else 0)
+            _check_steps(run, in_flight, keep=_STEPS_IN_FLIGHT if step < schedule.total else 0)
             record: dict[str, float] = {}
             if schedule.due(schedule.log, step):
                 values = {key: float(value) for key, value in metrics.items()}
@@ -147,20 +159,26 @@ def _run_steps(run: _Run, state: TrainState, start: int, frozen: Any) -> dict[st
                 values |= run.yardstick.measure(pace, clock.seconds, before)
                 values["bad_images"] = len(bad_images)
                 record |= {f"train/{key}": value for key, value in values.items()}
-            record |= _evaluate(run, state, step, clock)
+            record |= _evaluate(run, state, schedule.evaluators_due(step), clock)
+            watch.see(step, record)
+            if watch.is_over:  # before the end: what would have been measured there is measured now
+                record |= _evaluate(run, state, schedule.evaluators_not_due(step), clock)
+                progress.note(f"stopping at step {step}: {watch.text()}")
             latest |= record
             if record and writer:
                 writer.write(step, record)
             # Records come first: a step in a checkpoint is a step in metrics.jsonl.
-            if schedule.due(schedule.checkpoint, step):
-                run.checkpoints.save(step, state)
+            is_best = watch.is_best(step)
+            if schedule.due(schedule.checkpoint, step) or is_best or watch.is_over:
+                run.checkpoints.save(step, state, is_best=is_best)
     return {
-        "steps": schedule.total,
-        "examples": schedule.total * batch_size,
+        "steps": step,
+        "examples": step * batch_size,
         "seconds": round(clock.seconds, 1),
         "peak_flops_per_device": run.yardstick.peak.flops,
         "peak_flops_source": run.yardstick.peak.source,
         "metrics": latest,
+        **_measure_best(run, watch, step, latest, clock),
     }
 
 
@@ -194,14 +212,34 @@ def _shortened(indices: list[int]) -> str:
     return first if len(indices) <= 8 else f"{first}, ... ({len(indices)} in all)"
 
 
-def _evaluate(run: _Run, state: TrainState, step: int, clock: Clock) -> dict[str, float]:
+def _evaluate(
+    run: _Run, state: TrainState, evaluators: dict[str, Evaluator], clock: Clock
+) -> dict[str, float]:
     record: dict[str, float] = {}
-    for name, every, evaluator in run.schedule.evaluators:
-        if run.schedule.due(every, step):
-            with clock.paused():
-                results = evaluator(nnx.merge(run.program.graphdef, state.average or state.params))
-            record |= {f"{name}/{key}": value for key, value in results.items()}
+    if not evaluators:
+        return record
+    with clock.paused():
+        params = run.program.weights(state.average or state.params)
+        model = nnx.merge(run.program.graphdef, params)
+        for name, evaluator in evaluators.items():
+            record |= {f"{name}/{key}": value for key, value in evaluator(model).items()}
     return record
+
+
+def _measure_best(
+    run: _Run, watch: Watch, step: int, latest: dict[str, float], clock: Clock
+) -> dict[str, Any]:
+    """What the weights are worth that the run is for, where its config says what is best."""
+    if watch.best is None:
+        return {}
+    evaluators = {name: measure for name, _, measure in run.schedule.evaluators}
+    if watch.is_best(step):
+        metrics = {k: v for k, v in latest.items() if k.partition("/")[0] in evaluators}
+    else:
+        run.checkpoints.wait()
+        state = run.checkpoints.restore(watch.best.step, run.program.state)
+        metrics = _evaluate(run, state, evaluators, clock)
+    return {"best": {"by": watch.metric, "step": watch.best.step, "metrics": metrics}}
 
 
 def _batches(run: _Run, start: int, bad_images: BadImages) -> Iterator[dict[str, jax.Array]]:
@@ -279,7 +317,18 @@ def _make_schedule(config: RunConfig, program: Program, source: Source) -> _Sche
 _MAY_CHANGE = (
     "total", "log_every", "checkpoint_every", "checkpoints_kept", "evaluators", "mesh", "init",
     "data.threads", "data.workers", "data.bad_images_allowed", "model.remat", "bad_steps_allowed",
+    "best_by", "patience", "sweep",
 )  # fmt: skip
+
+
+def _is_finished(folder: RunFolder, config: RunConfig, total: int) -> bool:
+    """By the end of its steps or of its patience."""
+    is_over = (latest_step(folder.checkpoints) or 0) >= total or _watch(folder, config).is_over
+    return folder.summary.is_file() and is_over
+
+
+def _watch(folder: RunFolder, config: RunConfig) -> Watch:
+    return Watch(config.best_by, config.patience, folder.metrics_records())
 
 
 def _init(folder: RunFolder, config: RunConfig) -> NetworkConfig | None:

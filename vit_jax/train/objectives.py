@@ -6,8 +6,10 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from flax import nnx
+from jax.typing import ArrayLike
 
 from vit_jax.data.labels import top1_correct
 
@@ -26,15 +28,18 @@ class Teacher:
     temperature: float
 
 
-def softmax_loss(logits: jax.Array, targets: jax.Array) -> jax.Array:
-    """Cross-entropy with the targets as a distribution: [batch, class] -> [batch]."""
+def softmax_loss(logits: jax.Array, targets: jax.Array, weights: ArrayLike = 1.0) -> jax.Array:
+    """Cross-entropy with the targets as a distribution: [batch, class] -> [batch].
+
+    `weights` [class]: how much each class counts.
+    """
     total = jnp.maximum(targets.sum(axis=-1, keepdims=True), 1e-6)
-    return optax.softmax_cross_entropy(logits, targets / total)
+    return optax.softmax_cross_entropy(logits, weights * targets / total)
 
 
-def sigmoid_loss(logits: jax.Array, targets: jax.Array) -> jax.Array:
+def sigmoid_loss(logits: jax.Array, targets: jax.Array, weights: ArrayLike = 1.0) -> jax.Array:
     """One yes-or-no question per class, summed over the classes: [batch, class] -> [batch]."""
-    return optax.sigmoid_binary_cross_entropy(logits, targets).sum(axis=-1)
+    return (weights * optax.sigmoid_binary_cross_entropy(logits, targets)).sum(axis=-1)
 
 
 # A loss and what turns logits into its targets.
@@ -45,17 +50,21 @@ CLASSIFICATION = {
 
 
 def classification(
-    loss: str, label_smoothing: float = 0.0, teacher: Teacher | None = None
+    loss: str,
+    label_smoothing: float = 0.0,
+    teacher: Teacher | None = None,
+    class_weights: np.ndarray | None = None,
 ) -> Objective:
     """Cross-entropy by `loss`: softmax for one label per image, sigmoid for several."""
     loss_of, to_targets = CLASSIFICATION[loss]
+    weights = 1.0 if class_weights is None else class_weights
 
     def objective(
         model: nnx.Module, images: jax.Array, targets: jax.Array, key: jax.Array, frozen: Any
     ) -> tuple[jax.Array, Metrics]:
         logits = model(images, key)
         smooth = targets * (1 - label_smoothing) + label_smoothing / logits.shape[-1]
-        value = loss_of(logits, smooth).mean()
+        value = loss_of(logits, smooth, weights).mean()
         metrics = {"accuracy": top1_correct(logits, targets).mean()}
         if teacher:
             answers = _answers(nnx.merge(teacher.graphdef, frozen), images)

@@ -1,6 +1,6 @@
 """Optimizers and learning-rate schedules (section 4.1, appendix B.1), put together from optax."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -92,32 +92,42 @@ def make_optimizer(
     return optax.chain(*chain)
 
 
-def multipliers(patterns: Mapping[str, float], params: Any, what: str) -> Any:
-    """A number for each parameter: that of the first pattern on its whole path, or 1.
-
-    A pattern that no parameter has is a mistake, not a wish.
-    """
+def check_patterns(config: OptimizerConfig, params: Any) -> None:
+    """A pattern that no parameter has is a mistake, not a wish."""
     paths = [path_name(path) for path, _ in jax.tree_util.tree_flatten_with_path(params)[0]]
-    for pattern in patterns:
-        if not any(fnmatchcase(path, pattern) for path in paths):
-            raise UsageError(
-                f"{what}: no parameter is named as {pattern!r} says; names are as in "
-                f"{', '.join(paths[:3])}"
-            )
+    for key in ("rate_multipliers", "decay_multipliers"):
+        for pattern in getattr(config, key):
+            if not any(fnmatchcase(path, pattern) for path in paths):
+                raise UsageError(
+                    f"optimizer.{key}: no parameter is named as {pattern!r} says; names are as in "
+                    f"{', '.join(paths[:3])}"
+                )
+
+
+def multipliers(
+    patterns: Mapping[str, float],
+    params: Any,
+    otherwise: Callable[[str], float] = lambda path: 1.0,
+) -> Any:
+    """A number for each parameter: that of the longest pattern that its whole path matches.
+
+    (Not of the first: a ConfigDict has no order.)
+    """
 
     def of(path: tuple[Any, ...], _: Any) -> float:
-        found = (v for pattern, v in patterns.items() if fnmatchcase(path_name(path), pattern))
-        return next(found, 1.0)
+        name = path_name(path)
+        matching = [pattern for pattern in patterns if fnmatchcase(name, pattern)]
+        return patterns[max(matching, key=len)] if matching else otherwise(name)
 
     return jax.tree_util.tree_map_with_path(of, params)
 
 
 def layer_multipliers(params: Any, decay: float) -> Any:
     """decay^(layers above) for each parameter; stacked blocks have one for each layer."""
-    stacked = params.get("encoder", {}).get("blocks")
-    if stacked is None:
-        raise UsageError("optimizer.layer_decay: this network has no layers of an encoder")
-    depth = len(jax.tree.leaves(stacked)[0])
+    stacked = jax.tree.leaves(params.get("encoder", {}).get("blocks"))
+    if not stacked:
+        raise UsageError("optimizer.layer_decay: this run trains no layers of an encoder")
+    depth = len(stacked[0])
 
     def of(path: tuple[Any, ...], leaf: Any) -> np.ndarray:
         name = path_name(path)
@@ -132,10 +142,11 @@ def layer_multipliers(params: Any, decay: float) -> Any:
 
 def _decay(config: OptimizerConfig) -> optax.GradientTransformation:
     """Adds weight_decay x parameter to the update, on kernels or as `decay_multipliers` say."""
-    patterns = {**config.decay_multipliers, DECAYED: 1.0, "*": 0.0}
 
     def update(updates: Any, params: Any) -> Any:
-        factors = multipliers(patterns, params, "optimizer.decay_multipliers")
+        factors = multipliers(
+            config.decay_multipliers, params, lambda path: float(fnmatchcase(path, DECAYED))
+        )
         return jax.tree.map(
             lambda u, p, factor: u + config.weight_decay * factor * p if factor else u,
             updates, params, factors,
@@ -145,10 +156,10 @@ def _decay(config: OptimizerConfig) -> optax.GradientTransformation:
 
 
 def _multiplied(config: OptimizerConfig) -> optax.GradientTransformation:
-    """Scales updates parameter by parameter; 0 freezes."""
+    """Scales updates parameter by parameter. (What a 0 freezes does not get here.)"""
 
     def update(updates: Any, params: Any) -> Any:
-        factors = multipliers(config.rate_multipliers, params, "optimizer.rate_multipliers")
+        factors = multipliers(config.rate_multipliers, params)
         updates = jax.tree.map(lambda u, factor: u * factor, updates, factors)
         if config.layer_decay == 1:
             return updates

@@ -19,13 +19,16 @@ from vit_jax.data.source import Source, some_label
 from vit_jax.errors import UsageError
 from vit_jax.models.config import NetworkConfig
 from vit_jax.models.network import abstract_params, graphdef, init_params
+from vit_jax.train.class_weights import class_weights
 from vit_jax.train.config import RunConfig, network_config
-from vit_jax.train.durations import to_steps
+from vit_jax.train.durations import BY_SIZE, steps_by_size, to_steps
+from vit_jax.train.learned import split, which_learn
 from vit_jax.train.masked_patch import masked_patch, patch_outputs
 from vit_jax.train.objectives import Metrics, Objective, Teacher, classification
-from vit_jax.train.optimizer import make_optimizer, make_schedule
+from vit_jax.train.optimizer import check_patterns, make_optimizer, make_schedule
 from vit_jax.train.sharding import batch_sharding, optimizer_shardings, param_shardings
 from vit_jax.train.step import Batch, TrainState, first_state, make_train_step
+from vit_jax.weights.lora import GROUP as LORA
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,6 +37,7 @@ class Program:
 
     network: NetworkConfig
     graphdef: nnx.GraphDef
+    weights: Callable[[Any], Any]  # a state's parameters -> those of the network
     total_steps: int
     state: TrainState  # abstract, each leaf with its sharding
     batch: dict[str, jax.ShapeDtypeStruct]  # abstract, likewise
@@ -58,6 +62,7 @@ def make_program(
     """Works out the run that `config` describes on `source` and `mesh`: the networks that it
     starts from and learns from are these."""
     network = _network(config, source, init)
+    _check_lora(config, network)
     in_steps = functools.partial(steps_of, config, len(source))
     total_steps = total_steps_of(config, source)
     warmup, cooldown, timescale = (
@@ -67,17 +72,29 @@ def make_program(
     schedule = make_schedule(config.optimizer, warmup, total_steps, cooldown, timescale)
     optimizer = make_optimizer(config.optimizer, schedule)
 
+    def with_factors(params: Any) -> Any:
+        return config.lora.with_factors(params, jax.random.key(config.seed))
+
+    stored = jax.eval_shape(with_factors, abstract_params(network))
+    check_patterns(config.optimizer, stored)
+    groups = (LORA, "head") if config.lora.rank else ()
+    learn = which_learn(config.optimizer.rate_multipliers, stored, groups)
+
     def start_from(params: Any) -> TrainState:
-        return first_state(params, optimizer, config.optimizer.polyak)
+        return first_state(with_factors(params), learn, optimizer, config.optimizer.polyak)
 
     def init(key: jax.Array) -> TrainState:
         return start_from(init_params(network, key))
 
+    def to_model(params: Any) -> nnx.Module:
+        return nnx.merge(graphdef(network), config.lora.merged(params))
+
     shapes = jax.eval_shape(init, jax.random.key(0))
-    shardings = _state_shardings(shapes, optimizer, mesh)
+    shardings = _state_shardings(shapes, learn, optimizer, mesh)
     step = make_train_step(
-        graphdef(network),
-        _objective(config, teacher),
+        to_model,
+        learn,
+        _objective(config, source, teacher),
         optimizer,
         schedule,
         config,
@@ -96,6 +113,7 @@ def make_program(
     return Program(
         network=network,
         graphdef=graphdef(network),
+        weights=jax.jit(config.lora.merged) if config.lora.rank else lambda params: params,
         total_steps=total_steps,
         state=jax.tree.map(_with_sharding, shapes, shardings),
         batch=_abstract_batch(config, network, source, mesh),
@@ -125,6 +143,8 @@ def steps_of(
 
 def total_steps_of(config: RunConfig, source: Source) -> int:
     """The length of the run."""
+    if config.total == BY_SIZE:
+        return steps_by_size(len(source))
     steps = steps_of(config, len(source), config.total, "total")
     if steps < 1:
         raise UsageError(f"config.total={config.total!r} is less than one step of training")
@@ -139,23 +159,38 @@ def _network(config: RunConfig, source: Source, init: NetworkConfig | None) -> N
     return network_config(config, 0, init, patch_outputs=outputs)
 
 
-def _objective(config: RunConfig, teacher: NetworkConfig | None) -> Objective:
+def _check_lora(config: RunConfig, network: NetworkConfig) -> None:
+    if config.lora.rank and not (config.init and network.family == "vit"):
+        raise UsageError(
+            f"config.lora.rank={config.lora.rank}: LoRA changes the trained kernels of a "
+            f"transformer's blocks; give --config.init=... of one"
+        )
+
+
+def _objective(config: RunConfig, source: Source, teacher: NetworkConfig | None) -> Objective:
     if config.loss == "masked_patch":
         return masked_patch(config.masked.target, config.masked.share)
     chosen = None
     if teacher:
         chosen = Teacher(graphdef(teacher), config.teacher.weight, config.teacher.temperature)
-    return classification(config.loss, config.label_smoothing, chosen)
+    weights = class_weights(config.class_weights, source)
+    return classification(config.loss, config.label_smoothing, chosen, weights)
 
 
 def _state_shardings(
-    shapes: TrainState, optimizer: optax.GradientTransformation, mesh: Mesh
+    shapes: TrainState, learn: Any, optimizer: optax.GradientTransformation, mesh: Mesh
 ) -> TrainState:
     params, copied = param_shardings(shapes.params, mesh), NamedSharding(mesh, P())
     return TrainState(
         step=copied,
         params=params,
-        opt_state=optimizer_shardings(optimizer, shapes, params, mesh),
+        opt_state=optimizer_shardings(
+            optimizer,
+            shapes.opt_state,
+            split(shapes.params, learn)[0],
+            split(params, learn)[0],
+            mesh,
+        ),
         average=params if shapes.average else {},
         bad_steps=copied,
         bad_in_a_row=copied,

@@ -45,6 +45,7 @@ RULES: tuple[tuple[str, P], ...] = (
     (_UNIT + r"rest/.*kernel", P(None, None, None, None, "fsdp")),
     (r".*/root_conv/kernel", P(None, None, None, "fsdp")),
     (r"(pre_logits|head|prediction/out)/kernel", P("fsdp")),
+    (r"lora/.*", P()),  # small by design
     (r".*(bias|scale|class_token|registers|probe|mask_token|rows|columns|offsets)", P()),
 )
 
@@ -94,16 +95,16 @@ def param_shardings(params: Any, mesh: Mesh) -> Any:
 
 
 def optimizer_shardings(
-    optimizer: optax.GradientTransformation, state: Any, shardings: Any, mesh: Mesh
+    optimizer: optax.GradientTransformation, state: Any, params: Any, shardings: Any, mesh: Mesh
 ) -> Any:
     """Moments lie as their parameters do; what has another shape (a counter, the rows and columns
-    of a factored moment) is copied. `state` is an abstract TrainState."""
+    of a factored moment) is copied. `state`: the optimizer's, abstract, for these parameters."""
     copied = NamedSharding(mesh, P())
     return optax.tree.map_params(
         optimizer,
         lambda moment, param, sharding: sharding if moment.shape == param.shape else copied,
-        state.opt_state,
-        state.params,
+        state,
+        params,
         shardings,
         transform_non_params=lambda _: copied,
     )

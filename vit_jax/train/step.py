@@ -15,6 +15,7 @@ from vit_jax.data.labels import multi_hot
 from vit_jax.data.rand_augment import rand_augment
 from vit_jax.models.activations import over_batch
 from vit_jax.train.config import RunConfig
+from vit_jax.train.learned import joined, split
 from vit_jax.train.objectives import Metrics, Objective
 
 Batch = dict[str, jax.Array]
@@ -37,12 +38,14 @@ class TrainState:
 TrainStep = Callable[[TrainState, Batch, Any], tuple[TrainState, Metrics]]
 
 
-def first_state(params: Any, optimizer: optax.GradientTransformation, polyak: float) -> TrainState:
-    """The state before the first step."""
+def first_state(
+    params: Any, learn: Any, optimizer: optax.GradientTransformation, polyak: float
+) -> TrainState:
+    """The state before the first step; `learn` says which parameters do."""
     return TrainState(
         step=jnp.zeros((), jnp.int32),
         params=params,
-        opt_state=optimizer.init(params),
+        opt_state=optimizer.init(split(params, learn)[0]),
         average=jax.tree.map(jnp.copy, params) if polyak else {},
         bad_steps=jnp.zeros((), jnp.int32),
         bad_in_a_row=jnp.zeros((), jnp.int32),
@@ -50,38 +53,43 @@ def first_state(params: Any, optimizer: optax.GradientTransformation, polyak: fl
 
 
 def make_train_step(
-    graphdef: nnx.GraphDef,
+    to_model: Callable[[Any], nnx.Module],
+    learn: Any,
     objective: Objective,
     optimizer: optax.GradientTransformation,
     schedule: optax.Schedule,
     config: RunConfig,
     num_classes: int,
 ) -> TrainStep:
-    """Augment, forward, backward, update; a bad step is seen, counted, and not applied."""
+    """Augment, forward, backward, update; a bad step is seen, counted, and not applied.
+
+    `to_model` makes a model of parameters; `learn` is a tree like theirs: which of them learn.
+    """
     prepare = functools.partial(prepared, config=config, num_classes=num_classes)
 
     def train_step(state: TrainState, batch: Batch, frozen: Any) -> tuple[TrainState, Metrics]:
+        learned, fixed = split(state.params, learn)
+
         @functools.partial(jax.value_and_grad, has_aux=True)
         def loss_and_gradient(
-            params: Any, images: jax.Array, targets: jax.Array, key: jax.Array
+            learned: Any, images: jax.Array, targets: jax.Array, key: jax.Array
         ) -> tuple[jax.Array, Metrics]:
-            return objective(
-                nnx.merge(graphdef, params), over_batch(images), over_batch(targets), key, frozen
-            )
+            model = to_model(joined(learned, fixed))
+            return objective(model, over_batch(images), over_batch(targets), key, frozen)
 
         # Randomness is a function of (seed, step), so a resumed run draws what it would have.
         key = jax.random.fold_in(jax.random.key(config.seed), state.step)
         augment_key, noise_key = jax.random.split(key)
         images, targets = prepare(batch, augment_key)
         (loss, metrics), gradient = accumulated(loss_and_gradient, config.accumulation)(
-            state.params, images, targets, noise_key
+            learned, images, targets, noise_key
         )
         norm = optax.tree.norm(gradient)
         is_good = jnp.isfinite(loss) & jnp.isfinite(norm)
         if config.spike_norm:
             is_good &= norm <= config.spike_norm
-        updates, opt_state = optimizer.update(gradient, state.opt_state, state.params)
-        params = optax.apply_updates(state.params, updates)
+        updates, opt_state = optimizer.update(gradient, state.opt_state, learned)
+        params = joined(optax.apply_updates(learned, updates), fixed)
         average = jax.tree.map(
             lambda old, new: old + (1 - config.optimizer.polyak) * (new - old),
             state.average,

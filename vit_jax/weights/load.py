@@ -13,11 +13,12 @@ from flax import nnx
 from vit_jax.errors import UsageError
 from vit_jax.models.config import NetworkConfig, as_size
 from vit_jax.models.heads import Classifier
-from vit_jax.models.network import create_model, graphdef
+from vit_jax.models.network import abstract_params, create_model, graphdef
 from vit_jax.models.variants import canonical_name, check_options, network_name
 from vit_jax.weights.adapt import Adapted, adapt
 from vit_jax.weights.checkpoint import latest_step, restore_params
 from vit_jax.weights.files import read_npz
+from vit_jax.weights.lora import GROUP as LORA
 from vit_jax.weights.run_folder import RunFolder
 
 
@@ -37,7 +38,7 @@ class Place:
     def read(self, target: Any) -> Any:
         """The parameters, each laid out as the abstract `target` says."""
         if self.step is not None:
-            return restore_params(RunFolder(self.path).checkpoints, self.network, target, self.step)
+            return _restored(RunFolder(self.path), target, self.step)
         return jax.tree.map(
             lambda value, leaf: jax.make_array_from_callback(
                 leaf.shape, leaf.sharding, lambda index: np.asarray(value)[index]
@@ -100,18 +101,55 @@ def read_weights(path: pathlib.Path, image_size: tuple[int, int] | None = None) 
         return Stored(*read_npz(path, image_size))
     folder = RunFolder(path)
     network = folder.network()
-    return Stored(network, restore_params(folder.checkpoints, network))
+    return Stored(network, _restored(folder, _on_one_device(network), _chosen_step(folder)))
 
 
 def find_weights(path: pathlib.Path) -> Place:
     """What lies at `path`, without its numbers where it is a run folder."""
     if path.is_dir():
         folder = RunFolder(path)
-        network, step = folder.network(), latest_step(folder.checkpoints)
-        if step is None:
-            raise UsageError(f"{path} has no checkpoint yet: wait for its first, or train")
-        return Place(path, network, step)
+        return Place(path, folder.network(), _chosen_step(folder))
     return Place(path, read_weights(path).network, None)
+
+
+def _chosen_step(folder: RunFolder) -> int:
+    """The best step of a run that says what is best, else the newest."""
+    best = folder.best_step()
+    if best is not None and (folder.checkpoints / str(best)).is_dir():
+        return best
+    step = latest_step(folder.checkpoints)
+    if step is None:
+        raise UsageError(f"{folder.path} has no checkpoint yet: wait for its first, or train")
+    return step
+
+
+def _restored(folder: RunFolder, target: Any, step: int) -> Any:
+    """The parameters of the network, laid out as the abstract `target` says."""
+    lora = folder.lora()
+    shardings = jax.tree.map(lambda leaf: leaf.sharding, target)
+    stored = jax.eval_shape(lora.with_factors, target, jax.random.key(0))
+    factors = jax.tree.map(
+        lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=_copied(shardings)),
+        stored.get(LORA, {}),
+    )
+    target = {**target, LORA: factors} if factors else target
+    params = restore_params(folder.checkpoints, target, step)
+    return jax.jit(lora.merged, out_shardings=shardings)(params) if factors else params
+
+
+def _copied(shardings: Any) -> jax.sharding.Sharding:
+    """Whole on every device of these."""
+    some = jax.tree.leaves(shardings)[0]
+    is_mesh = isinstance(some, jax.sharding.NamedSharding)
+    return jax.sharding.NamedSharding(some.mesh, jax.sharding.PartitionSpec()) if is_mesh else some
+
+
+def _on_one_device(network: NetworkConfig) -> Any:
+    device = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
+    return jax.tree.map(
+        lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=device),
+        abstract_params(network),
+    )
 
 
 def _changed(network: NetworkConfig, changes: dict[str, Any]) -> NetworkConfig:

@@ -7,6 +7,8 @@ from typing import Any
 
 from vit_jax.errors import UsageError
 from vit_jax.models.config import NetworkConfig, config_from_dict
+from vit_jax.weights.best import best_of
+from vit_jax.weights.lora import Lora
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,6 +65,16 @@ class RunFolder:
     def class_names(self) -> tuple[str, ...]:
         """Of the data that it was trained on; nothing where that is not known."""
         return tuple(read_json(self.config).get("class_names", ())) if self.is_run() else ()
+
+    def lora(self) -> Lora:
+        """How the network's parameters are kept in this run's checkpoints."""
+        return Lora(**read_json(self.config).get("lora", {}))
+
+    def best_step(self) -> int | None:
+        """The step whose weights the run is for, where its config says by which metric."""
+        metric = read_json(self.config).get("best_by")
+        best = best_of(self.metrics_records(), metric) if metric else None
+        return best.step if best else None
 
     def metrics_records(self) -> list[dict[str, Any]]:
         """What the run has logged so far, oldest first."""
