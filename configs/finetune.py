@@ -13,7 +13,7 @@ with the best, three times. ImageNet has the settings of Table 2: 512 px for L/1
 an average of the weights.
 
 `schedule=tiny` is for a few hundred images or a machine without accelerators: 20 epochs in batches
-of 32. `train=head` freezes the rest, `train=lora` learns low-rank changes of it. Other ways are
+of 32, in float32. `train=head` freezes the rest, `train=lora` learns low-rank changes of it. Other ways are
 keys of vit_jax/train/config.py: `--config.optimizer.layer_decay=0.75`, `--config.loss=sigmoid` for
 several labels per image, `--config.class_weights=balanced`,
 `--config.best_by=validation/accuracy --config.patience=3` to stop early and keep the best.
@@ -98,6 +98,7 @@ def get_config(arguments: str | None = None) -> ml_collections.ConfigDict:
         config.data.crop = "resize" if "crop" in spoiled_by else "random"
     if chosen.schedule == "tiny":
         config.update(batch_size=32, total="20 epochs")
+        config.model.dtype = "float32"
         config.optimizer.warmup = "10%"
     if chosen.train == "head":
         config.optimizer.rate_multipliers = {"head/*": 1.0, "*": 0.0}

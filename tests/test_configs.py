@@ -27,7 +27,10 @@ ARGUMENTS = {
         "model=B/16,recipe=imagenet,data=visual_atoms_1k,augment=strong2",
     ],
     "demo": [f"stage={stage}" for stage in ("pretrain", "finetune", "scratch")],
-    "finetune": [f"model={model}" for model in ("B/16", "L/16", "R50+B/16", "BiT-R50x1")],
+    "finetune": [
+        *(f"model={model}" for model in ("B/16", "L/16", "R50+B/16", "BiT-R50x1")),
+        "model=H/14,schedule=tiny,held_out=0,train=head",
+    ],
     "masked_patch": [f"model=B/16,target={target}" for target in TARGETS],
     "plain_vit": ["model=S/16"],
     "pretrain": [
