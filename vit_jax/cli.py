@@ -42,7 +42,7 @@ def dispatch(argv: Sequence[str]) -> int:
         return train(argv[1:])
     parser = _parser()
     arguments, config_flags = parser.parse_known_args(argv)
-    if config_flags and arguments.verb not in (_plan, _inspect):
+    if config_flags and arguments.verb not in (_plan, _inspect, _vtab):
         parser.error(f"unknown argument {config_flags[0]}")
     arguments.config_flags = config_flags
     return arguments.verb(arguments)
@@ -86,6 +86,12 @@ def _parser() -> argparse.ArgumentParser:
     verb = _add(verbs, "probe", _probe, "a linear probe, and neighbours, on frozen features")
     _add_model_and_data(verb)
     verb.add_argument("--k", type=_count, default=20, help="neighbours that vote")
+
+    verb = _add(verbs, "vtab", _vtab, "VTAB-1k: fine-tune on 19 tasks; takes --config.key=value")
+    verb.add_argument("--model", required=True, help="a run folder or an npz")
+    verb.add_argument("--workdir", required=True, help="one run folder per task; again: resume")
+    verb.add_argument("--tasks", help="as in caltech101,svhn; default: all")
+    verb.add_argument("--json", action="store_true", help="print JSON")
 
     verb = _add(verbs, "predict", _predict, "the likeliest classes of images")
     _add_model_and_images(verb)
@@ -281,6 +287,19 @@ def _probe(arguments: argparse.Namespace) -> int:
         both_probes(model, train, test, arguments.k, arguments.batch_size), arguments.json
     )
     return EXIT_DONE
+
+
+def _vtab(arguments: argparse.Namespace) -> int:
+    from vit_jax.data.vtab import TASKS
+    from vit_jax.train import cluster
+    from vit_jax.vtab import vtab
+
+    cluster.join()
+    tasks = arguments.tasks.split(",") if arguments.tasks else tuple(TASKS)
+    results = vtab(arguments.model, arguments.workdir, tasks, arguments.config_flags)
+    if cluster.is_lead():
+        print(json.dumps(results.as_dict(), indent=2) if arguments.json else results.text())
+    return EXIT_FAILED if results.problems else EXIT_DONE
 
 
 def _plan(arguments: argparse.Namespace) -> int:
