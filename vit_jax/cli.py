@@ -138,6 +138,10 @@ def _parser() -> argparse.ArgumentParser:
     verb = _add(verbs, "report", _report, "write report.html for run folders")
     verb.add_argument("runs", nargs="+", type=pathlib.Path)
 
+    verb = _add(verbs, "results", _results, "a table of runs beside the paper's figures")
+    verb.add_argument("folders", nargs="+", metavar="DIR", help="a run, or a folder of runs")
+    verb.add_argument("--json", action="store_true", help="print JSON")
+
     verb = _add(verbs, "demo", _demo, "pre-train, fine-tune, few-shot, report, on built-in data")
     verb.add_argument("--workdir", type=pathlib.Path, default=pathlib.Path("runs/demo"))
     verb.add_argument("--fresh", action="store_true", help="delete an earlier demo first")
@@ -432,6 +436,14 @@ def _report(arguments: argparse.Namespace) -> int:
 
     for run in arguments.runs:
         print(write_run_report(run))
+    return EXIT_DONE
+
+
+def _results(arguments: argparse.Namespace) -> int:
+    from vit_jax.insight.results import find_runs, results_dict, results_text
+
+    runs = find_runs([pathlib.Path(folder).expanduser() for folder in arguments.folders])
+    print(json.dumps(results_dict(runs), indent=2) if arguments.json else results_text(runs))
     return EXIT_DONE
 
 
