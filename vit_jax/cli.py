@@ -42,7 +42,7 @@ def dispatch(argv: Sequence[str]) -> int:
         return train(argv[1:])
     parser = _parser()
     arguments, config_flags = parser.parse_known_args(argv)
-    if config_flags and arguments.verb not in (_plan, _inspect):
+    if config_flags and arguments.verb not in (_plan, _inspect, _vtab):
         parser.error(f"unknown argument {config_flags[0]}")
     arguments.config_flags = config_flags
     return arguments.verb(arguments)
@@ -93,6 +93,12 @@ def _parser() -> argparse.ArgumentParser:
     _add_model_and_data(verb)
     verb.add_argument("--k", type=_count, default=20, help="neighbours that vote")
 
+    verb = _add(verbs, "vtab", _vtab, "VTAB-1k: fine-tune on 19 tasks; takes --config.key=value")
+    verb.add_argument("--model", required=True, help="a run folder or an npz")
+    verb.add_argument("--workdir", required=True, help="one run folder per task; again: resume")
+    verb.add_argument("--tasks", help="as in caltech101,svhn; default: all")
+    verb.add_argument("--json", action="store_true", help="print JSON")
+
     verb = _add(verbs, "predict", _predict, "the likeliest classes of images")
     _add_model_and_images(verb)
     verb.add_argument("--top", type=_count, default=5, help="classes of each image")
@@ -137,6 +143,10 @@ def _parser() -> argparse.ArgumentParser:
 
     verb = _add(verbs, "report", _report, "write report.html for run folders")
     verb.add_argument("runs", nargs="+", type=pathlib.Path)
+
+    verb = _add(verbs, "results", _results, "a table of runs beside the paper's figures")
+    verb.add_argument("folders", nargs="+", metavar="DIR", help="a run, or a folder of runs")
+    verb.add_argument("--json", action="store_true", help="print JSON")
 
     verb = _add(verbs, "demo", _demo, "pre-train, fine-tune, few-shot, report, on built-in data")
     verb.add_argument("--workdir", type=pathlib.Path, default=pathlib.Path("runs/demo"))
@@ -290,6 +300,19 @@ def _probe(arguments: argparse.Namespace) -> int:
     return EXIT_DONE
 
 
+def _vtab(arguments: argparse.Namespace) -> int:
+    from vit_jax.data.vtab import TASKS
+    from vit_jax.train import cluster
+    from vit_jax.vtab import vtab
+
+    cluster.join()
+    tasks = arguments.tasks.split(",") if arguments.tasks else tuple(TASKS)
+    results = vtab(arguments.model, arguments.workdir, tasks, arguments.config_flags)
+    if cluster.is_lead():
+        print(json.dumps(results.as_dict(), indent=2) if arguments.json else results.text())
+    return EXIT_FAILED if results.problems else EXIT_DONE
+
+
 def _plan(arguments: argparse.Namespace) -> int:
     from vit_jax.train.flags import parse_config
 
@@ -420,6 +443,14 @@ def _report(arguments: argparse.Namespace) -> int:
 
     for run in arguments.runs:
         print(write_run_report(run))
+    return EXIT_DONE
+
+
+def _results(arguments: argparse.Namespace) -> int:
+    from vit_jax.insight.results import find_runs, results_dict, results_text
+
+    runs = find_runs([pathlib.Path(folder).expanduser() for folder in arguments.folders])
+    print(json.dumps(results_dict(runs), indent=2) if arguments.json else results_text(runs))
     return EXIT_DONE
 
 

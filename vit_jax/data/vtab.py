@@ -43,16 +43,12 @@ class Task:
 def open_vtab(task: str, split: str, data_dir: str | None = None) -> Source:
     """train800: the first 800 of the train portion. val200: the first 200 of the val portion.
     train800val200: both, for the final number. test: all of it."""
-    if task not in TASKS:
-        raise UsageError(
-            f"unknown VTAB task {task!r}.{closest(task, TASKS)} Expected one of {', '.join(TASKS)}."
-        )
+    chosen = find_task(task)
     if split not in SPLITS:
         raise UsageError(
             f"unknown split {split!r} of the VTAB task {task}.{closest(split, SPLITS)}"
             f" Expected one of {', '.join(SPLITS)}."
         )
-    chosen = TASKS[task]
     first800, first200 = (chosen.train, 800), (chosen.val, 200)
     parts = {
         "train800": [first800],
@@ -73,6 +69,15 @@ def open_vtab(task: str, split: str, data_dir: str | None = None) -> Source:
         )
 
     return _Firsts(f"vtab:{task}", [(portion(part), count) for part, count in parts])
+
+
+def find_task(name: str) -> Task:
+    """The task of that name."""
+    if name not in TASKS:
+        raise UsageError(
+            f"unknown VTAB task {name!r}.{closest(name, TASKS)} Expected one of {', '.join(TASKS)}."
+        )
+    return TASKS[name]
 
 
 class _Firsts:
