@@ -2,20 +2,20 @@
 
     vit-jax train --config=configs/finetune.py:model=B/16,data=/my/images --workdir=runs/mine \
         --config.init=weights.npz
-    vit-jax train --config=configs/finetune.py:model=B/16,data=tfds:cifar100 --workdir=runs/c100 \
+    vit-jax train --config=configs/finetune.py:data=tfds:cifar100 --workdir=runs/c100 \
         --config.init=weights.npz --sweep
 
-Classes are counted, positions interpolated, the head starts at zero. A part of the training images
-is held out to validate on (10 % of small sets, 2 % of CIFAR, 1 % of ImageNet); `held_out=0` trains
-on all of them. Steps and learning rates are those of Table 4, for your own data by its size. The
-rate is one of its grid; `--sweep` tries them all on what is held out, and then trains on everything
-with the best, three times. ImageNet has the settings of Table 2: 512 px for L/16, 518 px for H/14,
-an average of the weights.
+Classes are counted, positions interpolated, the head starts at zero. `model` may be left out: the
+weights say what they are. A part of the training images is held out to validate on (10 % of small
+sets, 2 % of CIFAR, 1 % of ImageNet); `held_out=0` trains on all of them. Steps and learning rates
+are those of Table 4, for your own data by its size. The rate is one of its grid; `--sweep` tries
+them all on what is held out, and then trains on everything with the best, three times. ImageNet has
+the settings of Table 2: 512 px for L/16, 518 px for H/14, an average of the weights.
 
 `schedule=tiny` is for a few hundred images or a machine without accelerators: 20 epochs in batches
-of 32, in float32. `train=head` freezes the rest, `train=lora` learns low-rank changes of it. Other ways are
-keys of vit_jax/train/config.py: `--config.optimizer.layer_decay=0.75`, `--config.loss=sigmoid` for
-several labels per image, `--config.class_weights=balanced`,
+of 32, in float32. `train=head` freezes the rest, `train=lora` learns low-rank changes of it. Other
+ways are keys of vit_jax/train/config.py: `--config.optimizer.layer_decay=0.75`,
+`--config.class_weights=balanced`, `--config.loss=sigmoid` for several labels per image,
 `--config.best_by=validation/accuracy --config.patience=3` to stop early and keep the best.
 
 Hardware: for B/16 one host with 8 TPU chips; `vit-jax plan` says what else fits.
@@ -31,6 +31,8 @@ import ml_collections
 
 from vit_jax.data.vtab import TASKS
 from vit_jax.errors import UsageError
+from vit_jax.models.config import fitting_size
+from vit_jax.models.variants import canonical_name, model_config
 from vit_jax.train.config import config_arguments, default_config, evaluator
 
 
@@ -68,7 +70,7 @@ SCHEDULES = ("paper", "tiny")
 
 def get_config(arguments: str | None = None) -> ml_collections.ConfigDict:
     chosen = config_arguments(
-        arguments, model="B/16", data="digits", held_out="", train="all", schedule="paper"
+        arguments, model="", data="digits", held_out="", train="all", schedule="paper"
     )
     for key, choices in (("train", TRAINED), ("schedule", SCHEDULES)):
         if getattr(chosen, key) not in choices:
@@ -78,16 +80,16 @@ def get_config(arguments: str | None = None) -> ml_collections.ConfigDict:
             )
     data = re.split("[:/]", chosen.data.removeprefix("tfds:"))[0]
     row = TABLE_4.get(data, OWN)
-    config = default_config(
-        batch_size=512, image_size=resolution(chosen.model, 384), total=row.total
-    )
+    size = fitting_size(model_config(chosen.model), 384) if chosen.model else 384
+    config = default_config(batch_size=512, image_size=size, total=row.total)
     config.model.update(name=chosen.model, dtype="bfloat16")
     config.data.name = chosen.data
     config.optimizer.update(
         name="sgd", learning_rate=row.rate, schedule="cosine", warmup=row.warmup, clip_norm=1.0
     )
-    if data == "imagenet2012" and chosen.model in TABLE_2:
-        config.image_size = TABLE_2[chosen.model]
+    named = chosen.model and canonical_name(chosen.model)
+    if data == "imagenet2012" and named in TABLE_2:
+        config.image_size = TABLE_2[named]
         config.optimizer.polyak = 0.9999
     if data in ("digits", "glyphs"):  # half a letter, or a mirrored one, is another letter
         config.data.update(crop="resize", flip=False)
@@ -120,12 +122,6 @@ def hold_out(config: ml_collections.ConfigDict, row: Row, percent: int) -> None:
     config.evaluators.test = evaluator(
         config.data.name, split=row.test, every="100%" if percent else "20%"
     )
-
-
-def resolution(model: str, most: int) -> int:
-    """The largest up to `most` that patches divide: 378 for those of 14."""
-    patch = re.search(r"/(\d+)$", model)
-    return most // int(patch[1]) * int(patch[1]) if patch else most
 
 
 def percentage(text: str) -> int:

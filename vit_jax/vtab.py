@@ -15,8 +15,8 @@ from vit_jax.data.sources import open_source
 from vit_jax.data.vtab import TASKS, find_task
 from vit_jax.errors import Diverged, UsageError
 from vit_jax.evaluate.paper import TABLE_9, TABLE_9_TASKS
-from vit_jax.models.config import NetworkConfig, ViTConfig, stem_stride
-from vit_jax.models.variants import SHAPES, Shape
+from vit_jax.insight.results import aligned
+from vit_jax.models.config import NetworkConfig, fitting_size
 from vit_jax.train.cluster import is_lead
 from vit_jax.train.config import RunConfig, run_config
 from vit_jax.train.flags import parse_config
@@ -78,7 +78,7 @@ class Results:
         elif count:  # a mean of some is not the score, and the paper's is of the same ones
             name = "= mean of these, no VTAB score"
             rows.append(self._row(name, list(self.accuracy)))
-        table = _aligned(rows) if count else []
+        table = aligned(rows) if count else []
         changes = [f"not the paper's setting: {' '.join(self.changes)}"] if self.changes else []
         return "\n".join([*table, *changes, *self._reasons()])
 
@@ -145,43 +145,18 @@ def task_config(
     for flag in changes:
         if re.match(r"--?config(=|$)|--?config\.(init|data\.name)\b", flag):
             raise UsageError(f"{flag}: leave it out, the tasks of VTAB decide that")
-    name, shape = _named(network)
     config = parse_config(
         [
-            f"--config=configs/finetune.py:model={name},data=vtab:{task}",
+            f"--config=configs/finetune.py:data=vtab:{task}",
             f"--config.init={weights}",
-            *shape,
+            f"--config.image_size={fitting_size(network, 384)}",
             # Test sets are up to 73,000 images, and there are nineteen folders of checkpoints.
             "--config.evaluators.test.every=100%",
             "--config.checkpoints_kept=1",
             *changes,
         ]
     )
-    if not any(re.match(r"--?config\.image_size\b", flag) for flag in changes):
-        config.image_size = _fitting(config.image_size, network)
     return run_config(config)
-
-
-def _named(network: NetworkConfig) -> tuple[str, list[str]]:
-    """A name that configs take, and flags for a ViT whose shape has none."""
-    if not isinstance(network, ViTConfig) or network.stem_stages is not None:
-        return network.name, []
-    shape = Shape(*(getattr(network, field) for field in Shape._fields))
-    if shape in SHAPES.values():
-        return network.name, []
-    patch = network.name.rpartition("/")[2]
-    axial = "Axial-" if network.axial else ""
-    flags = [f"--config.model.{key}={value}" for key, value in shape._asdict().items()]
-    return f"{axial}B/{patch}", flags
-
-
-def _fitting(size: int, network: NetworkConfig) -> int:
-    """The nearest size that the patches divide: 378 for patches of 14."""
-    if not isinstance(network, ViTConfig):
-        return size
-    stride = 1 if network.stem_stages is None else stem_stride(network.stem_stages)
-    patch = network.patch_size[0] * stride
-    return max(1, round(size / patch)) * patch
 
 
 def _open(workdir: str, place: Place) -> pathlib.Path:
@@ -212,15 +187,6 @@ def _problem_with_data(task: str) -> str:
     except UsageError as error:
         return str(error)
     return ""
-
-
-def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [
-        f"{row[0]:{widths[0]}}"
-        + "".join(f"  {cell:>{width}}" for cell, width in zip(row[1:], widths[1:], strict=True))
-        for row in rows
-    ]
 
 
 def _write(file: pathlib.Path, results: Results) -> None:

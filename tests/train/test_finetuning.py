@@ -15,10 +15,11 @@ from tests.weights.test_golden import CASES, TOLERANCE, inputs
 from vit_jax.cli import dispatch
 from vit_jax.data.sources import open_source
 from vit_jax.errors import UsageError
+from vit_jax.models.config import differences
 from vit_jax.models.network import init_params
 from vit_jax.train import loop
 from vit_jax.train.class_weights import class_weights
-from vit_jax.train.config import evaluator, run_config
+from vit_jax.train.config import MeshConfig, evaluator, run_config
 from vit_jax.train.flags import load_config
 from vit_jax.train.objectives import classification
 from vit_jax.train.program import make_program
@@ -355,6 +356,30 @@ def test_arguments_of_the_config_that_mean_nothing(argument):
         load_config(f"configs/finetune.py:{argument}")
 
 
+def test_without_a_name_the_network_is_that_of_the_weights(tmp_path):
+    vit_jax.save_npz(
+        vit_jax.create_model(
+            "Axial-Pico/8", image_size=16, num_classes=3, width=64, depth=1, pooling="map",
+            positions="2d", representation_size=8,
+        ),
+        tmp_path / "odd.npz",
+    )  # fmt: skip
+    init = read_weights(tmp_path / "odd.npz").network
+    config = small_config(init="odd.npz", image_size=24)
+    config.model.update(name="", layer_scale=0.1)
+    network = loop.make_program(
+        run_config(config), open_source("digits", "train", 24), make_mesh(MeshConfig()), init=init
+    ).network
+    changed = differences(init, network)
+    assert changed.keys() == {
+        "image_size", "num_classes", "representation_size", "layer_scale", "dropout",
+        "stochastic_depth",
+    }  # fmt: skip
+    config.init = ""
+    with pytest.raises(UsageError, match=r"name is empty and there is no config.init"):
+        program_of(config)
+
+
 # The start ------------------------------------------------------------------------------------
 
 
@@ -364,9 +389,7 @@ def test_before_its_first_step_fine_tuning_is_the_reference_at_the_new_resolutio
     folder, case = CASES[name]
     expected = inputs(name)
     config = small_config(init=str(folder / f"{case['pretrained']}.npz"), image_size=case["size"])
-    config.model.update(
-        name="Pico/8", width=48, depth=2, mlp_dim=96, heads=3, dropout=0.0, stochastic_depth=0.0
-    )
+    config.model.update(name="", dropout=0.0, stochastic_depth=0.0)  # the file tells the rest
     run = run_config(config)
 
     class FiveClasses(Rare):

@@ -134,6 +134,7 @@ def read_run(path: pathlib.Path) -> Run:
             finished = int(summary["steps"]) >= steps  # fewer: it was made longer since
             if finished:
                 steps, metrics = int(summary["steps"]), dict(summary["metrics"])
+                metrics |= summary.get("best", {}).get("metrics", {})  # of the weights it is for
     state = FINISHED if finished else f"step {steps:,} of {config.get('total', '?')}"
     return Run(str(path), "; ".join(problems) or state, config, steps, metrics)
 
@@ -180,7 +181,7 @@ def results_text(runs: Sequence[Run]) -> str:
             cells = {k: f"{100 * mean:.2f} ± {100 * dev:.2f}" for k, (mean, dev) in values.items()}
             numbers = [cells.get(key, "") for key in scores]
             rows.append([f"= mean of {len(group)} seeds", *[""] * 5, *numbers, *[""] * 3])
-    text = _aligned(rows)
+    text = "\n".join(aligned(rows))
     if places := ", ".join(dict.fromkeys(filter(None, tables))):
         text += f"\npaper: after pre-training on {' / '.join(PRETRAINING)} ({places})"
     return text
@@ -239,11 +240,11 @@ def _paper_cell(run: Run) -> tuple[str, str]:
     return table, " / ".join(cells.get(data, "-") for data in PRETRAINING)
 
 
-def _aligned(rows: Sequence[Sequence[str]]) -> str:
-    """Columns of equal width; one with nothing in it is left out."""
+def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Lines with columns of equal width; one with nothing in it is left out."""
     columns = [column for column in zip(*rows, strict=True) if any(column[1:])]
     widths = [max(map(len, column)) for column in columns]
     lines = zip(*columns, strict=True)
-    return "\n".join(
+    return [
         "  ".join(f"{c:{w}}" for c, w in zip(line, widths, strict=True)).rstrip() for line in lines
-    )
+    ]

@@ -219,6 +219,15 @@ def stem_stride(stages: tuple[int, ...]) -> int:
     return 4 * 2 ** max(len(stages) - 1, 0)
 
 
+def fitting_size(network: NetworkConfig, most: int) -> int:
+    """The largest side up to `most` that the patches divide: of 384, 378 for patches of 14."""
+    if not isinstance(network, ViTConfig):
+        return most
+    stride = 1 if network.stem_stages is None else stem_stride(network.stem_stages)
+    patch = max(network.patch_size) * stride
+    return max(1, most // patch) * patch
+
+
 def _halved(size: int, stages: tuple[int, ...]) -> int:
     """One side of a ResNet's feature map; each halving rounds up."""
     return -(-size // stem_stride(stages))

@@ -75,7 +75,7 @@ def make_plan(config: RunConfig, topology_name: str) -> Plan:
         ) from error
     memory = compiled.memory_analysis()
     return Plan(
-        model=config.model.name,
+        model=program.network.name,
         topology=slice_,
         batch_size=config.batch_size,
         total_steps=program.total_steps,

@@ -14,8 +14,8 @@ import ml_collections
 from ml_collections import config_dict
 
 from vit_jax.errors import UsageError, closest
-from vit_jax.models.config import DTYPES, NetworkConfig
-from vit_jax.models.variants import model_config, schema_of
+from vit_jax.models.config import DTYPES, NOT_IN_WEIGHTS, NetworkConfig, as_size
+from vit_jax.models.variants import model_config, network_name, schema_of
 from vit_jax.weights.lora import Lora
 
 LOSSES = ("softmax", "sigmoid", "masked_patch")
@@ -33,7 +33,7 @@ class ModelConfig:
     None: as the name says. What a network does not have (a ResNet's dropout) cannot be set.
     """
 
-    name: str = "B/16"
+    name: str = "B/16"  # empty: as the weights that it starts from (config.init)
     head_bias: float = 0.0
     dtype: str = "float32"
     remat: str = "none"
@@ -322,6 +322,7 @@ def _flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 # What fine-tuning takes over from the network that it starts from, unless its config says else.
+_OF_A_RUN = {"num_classes", "image_size", "representation_size", "patch_outputs", "channels"}
 INHERITED = ("pooling", "positions", "positions_at", "registers", "layer_scale", "qk_norm")
 
 
@@ -329,16 +330,27 @@ def network_config(
     config: RunConfig, num_classes: int, init: NetworkConfig | None = None, **more: Any
 ) -> NetworkConfig:
     """The network that a run trains, starting from `init`; `more` is what its objective decides."""
-    inherited = {key: getattr(init, key) for key in INHERITED if hasattr(init, key)}
     chosen = {k: v for k, v in dataclasses.asdict(config.model).items() if v is not None}
-    known = {field.name for field in dataclasses.fields(schema_of(config.model.name))}
+    name = chosen.pop("name")
+    if not name and init is None:
+        raise UsageError(
+            "config.model.name is empty and there is no config.init to take it from: name a "
+            "network, as in --config.model.name=B/16, or give weights"
+        )
+    schema = schema_of(name) if name else type(init)
+    known = {field.name for field in dataclasses.fields(schema)}
     for key in chosen.keys() - known:
         raise UsageError(
             f"config.model.{key}={chosen[key]!r} is set, by the config file or on the command "
-            f"line, but {config.model.name} has no such option: leave it out"
+            f"line, but {name or init.name} has no such option: leave it out"
         )
-    chosen = {k: v for k, v in inherited.items() if k in known} | chosen
-    return model_config(**chosen, **more, num_classes=num_classes, image_size=config.image_size)
+    values = {**chosen, **more, "num_classes": num_classes}
+    if name:
+        inherited = {k: getattr(init, k) for k in INHERITED if hasattr(init, k) and k in known}
+        return model_config(name, **inherited | values, image_size=config.image_size)
+    inherited = {k: getattr(init, k) for k in known - NOT_IN_WEIGHTS - _OF_A_RUN}
+    network = schema(**inherited | values, name=init.name, image_size=as_size(config.image_size))
+    return dataclasses.replace(network, name=network_name(network))
 
 
 def _build(schema: type, values: Any, path: str) -> Any:
