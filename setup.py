@@ -38,9 +38,8 @@ setup(
         "gcs": ["gcsfs"],
         "tfds": ["tensorflow-datasets>=4.9.10", "importlib_resources"],
         "hub": ["huggingface_hub>=0.30", "safetensors>=0.5"],
-        "parquet": ["pyarrow>=16"],
         "test": [
-            "pyarrow>=16",
+            "pyarrow>=16",  # embed --out=*.parquet
             "pytest>=8",
             "pytest-xdist>=3.6",
             "ruff>=0.9",

@@ -75,6 +75,11 @@ def test_the_sum_of_many_images_keeps_its_digits():
         np.testing.assert_allclose(solution(x), ridge.predict(with_bias), atol=1e-4)
 
 
+def test_no_penalty_at_all_is_told_where_it_matters():
+    with pytest.raises(UsageError, match="l2 is too small for these features"):
+        list(solutions(np.zeros((8, 2)), [[np.arange(4), np.arange(4, 8)]], (4,), (1e-320,)))
+
+
 def test_shots_are_nested_and_depend_on_seed_and_labels_alone():
     labels = np.array([0, 1, 2] * 10)
     first, again, other = (class_orders(labels, 3, seed) for seed in (0, 0, 1))

@@ -3,6 +3,7 @@
 import concurrent.futures
 import dataclasses
 import functools
+import itertools
 import logging
 from collections.abc import Callable
 from typing import Any
@@ -25,6 +26,8 @@ from vit_jax.evaluate.feature_cache import (
     entry_key,
 )
 from vit_jax.evaluate.placement import default_sharding, on_mesh_of
+
+_AT_A_TIME = 256  # images that a thread looks up
 
 Report = Callable[[int, int], None]  # of images done, and all
 
@@ -154,8 +157,11 @@ def _look_up(known: Known, source: Source) -> tuple[np.ndarray, np.ndarray]:
 
     if not place:  # no need to read any
         return np.full(len(source), -1), np.stack([no_label] * len(source))
+    numbers = range(len(source))
+    parts = [numbers[i : i + _AT_A_TIME] for i in range(0, len(source), _AT_A_TIME)]
     with concurrent.futures.ThreadPoolExecutor() as pool:
-        places, labels = zip(*pool.map(find, range(len(source))), strict=True)
+        found = pool.map(lambda part: [find(index) for index in part], parts)
+        places, labels = zip(*itertools.chain.from_iterable(found), strict=True)
     return np.array(places), np.stack(labels)
 
 

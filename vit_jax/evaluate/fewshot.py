@@ -187,7 +187,7 @@ class Moments:
     def _solution(self, weights: np.ndarray, mean: np.ndarray, l2: float) -> Solution:
         n = self._counts.sum()
         of_bias = BIAS_FEATURE * (2 * self._counts - n) / (BIAS_FEATURE**2 * n + l2)
-        bias = BIAS_FEATURE * of_bias - mean @ weights
+        bias = BIAS_FEATURE * of_bias - mean.astype(weights.dtype) @ weights
         return Solution(
             self._origin, weights.astype(np.float32, copy=False), bias.astype(np.float32)
         )
