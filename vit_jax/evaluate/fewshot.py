@@ -139,7 +139,7 @@ class Moments:
         self._origin = origin
         self._rows: list[np.ndarray] = []  # which the product does not have yet
         self._labels: list[np.ndarray] = []
-        self._gram = np.zeros((len(origin), len(origin)))
+        self._gram = np.zeros((len(origin), len(origin)))  # its lower triangle
         self._sums = np.zeros((classes, len(origin)))
         self._counts = np.zeros(classes)
 
@@ -162,7 +162,8 @@ class Moments:
         if self._rows:
             x = self._rows[0] if len(self._rows) == 1 else np.concatenate(self._rows)
             x = x.astype(_precision(n, len(mean), min(l2s)), copy=False)
-            self._gram += x.T @ x
+            # By SciPy as what follows: NumPy's threads, waiting for more, would be in its way.
+            self._gram += scipy.linalg.get_blas_funcs("syrk", (x,))(1.0, x.T).T
             self._rows = []  # there will never be fewer than features again: nobody asks for them
         variance = _deviation(self._gram.diagonal(), mean, n) ** 2
         covariance = np.outer(-n * mean, mean)
@@ -211,10 +212,10 @@ def _solve(
     right: np.ndarray,
     precision: type[np.floating] = np.float64,
 ) -> np.ndarray:
-    """(gram + diag(penalty))⁻¹ right."""
+    """(gram + diag(penalty))⁻¹ right, of which the lower triangle of gram is enough."""
     penalised = gram.astype(precision)
     penalised.flat[:: len(gram) + 1] += penalty
-    try:  # what is symmetric is its own transpose, in the order that LAPACK works on in place
+    try:  # transposed, it is in the order that LAPACK works on in place
         factor = scipy.linalg.cho_factor(penalised.T, overwrite_a=True, check_finite=False)
     except np.linalg.LinAlgError as error:
         raise UsageError("l2 is too small for these features: expected 1 or more") from error
