@@ -38,7 +38,13 @@ setup(
         "gcs": ["gcsfs"],
         "tfds": ["tensorflow-datasets>=4.9.10", "importlib_resources"],
         "hub": ["huggingface_hub>=0.30", "safetensors>=0.5"],
-        "test": ["pytest>=8", "pytest-xdist>=3.6", "ruff>=0.9", "tensorflow-datasets>=4.9.10"],
+        "test": [
+            "pyarrow>=16",  # embed --out=*.parquet
+            "pytest>=8",
+            "pytest-xdist>=3.6",
+            "ruff>=0.9",
+            "tensorflow-datasets>=4.9.10",
+        ],
         "bench": [],  # peers to measure against come with the benchmarks that need them
     },
     entry_points={"console_scripts": ["vit-jax = vit_jax.cli:main"]},

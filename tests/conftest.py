@@ -18,6 +18,12 @@ import pytest
 jax.config.update("jax_num_cpu_devices", 8)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def own_cache(tmp_path_factory):
+    """The user's own is left alone."""
+    os.environ["VIT_JAX_CACHE"] = str(tmp_path_factory.mktemp("cache"))
+
+
 @pytest.fixture(scope="session")
 def trained_run(tmp_path_factory):
     """The folder of a finished run of a few steps on digits; not to be changed."""

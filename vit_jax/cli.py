@@ -10,6 +10,7 @@ import re
 import sys
 import time
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from vit_jax.errors import Diverged, UsageError
 
@@ -88,10 +89,15 @@ def _parser() -> argparse.ArgumentParser:
     _add_model_and_data(verb)
     verb.add_argument("--shots", type=_counts, default=(1, 5, 10, 25), help="as in 1,5,10,25")
     verb.add_argument("--seeds", type=_count, default=3, help="draws to average over")
+    verb.add_argument(
+        "--l2", type=_positives, default=(1024.0,), help="or several, as in 64,1024: all are shown"
+    )
+    _add_features(verb)
 
     verb = _add(verbs, "probe", _probe, "a linear probe, and neighbours, on frozen features")
     _add_model_and_data(verb)
     verb.add_argument("--k", type=_count, default=20, help="neighbours that vote")
+    _add_features(verb)
 
     verb = _add(verbs, "vtab", _vtab, "VTAB-1k: fine-tune on 19 tasks; takes --config.key=value")
     verb.add_argument("--model", required=True, help="a run folder or an npz")
@@ -189,6 +195,13 @@ def _add_model_and_data(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("--json", action="store_true", help="print JSON")
 
 
+def _add_features(verb: argparse.ArgumentParser) -> None:
+    verb.add_argument("--train-split", default="train", help="to fit on, as in train[:90%%]")
+    verb.add_argument(
+        "--no-cache", action="store_true", help="compute features even if $VIT_JAX_CACHE has them"
+    )
+
+
 def _add_model_and_images(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("images", nargs="+", help="image files, folders, patterns in quotes")
     verb.add_argument("--model", required=True, help="a run folder or an npz")
@@ -270,33 +283,22 @@ def _write_tables(arguments: argparse.Namespace, scores, class_names: tuple[str,
 
 
 def _fewshot(arguments: argparse.Namespace) -> int:
-    from vit_jax.data.sources import open_source
     from vit_jax.evaluate.fewshot import FewShot
 
     model = _load(arguments)
-    train, test = (
-        open_source(arguments.data, split, model.config.image_size)
-        for split in ("train", arguments.split)
-    )
-    evaluator = FewShot(
-        train, test, arguments.shots, arguments.seeds, batch_size=arguments.batch_size
-    )
+    options = _on_features(arguments, model.config.image_size)
+    evaluator = FewShot(**options, shots=arguments.shots, seeds=arguments.seeds, l2s=arguments.l2)
     _print_results(evaluator(model), arguments.json)
     return EXIT_DONE
 
 
 def _probe(arguments: argparse.Namespace) -> int:
-    from vit_jax.data.sources import open_source
+    from vit_jax.evaluate.features import OnFeatures
     from vit_jax.evaluate.probes import both_probes
 
     model = _load(arguments)
-    train, test = (
-        open_source(arguments.data, split, model.config.image_size)
-        for split in ("train", arguments.split)
-    )
-    _print_results(
-        both_probes(model, train, test, arguments.k, arguments.batch_size), arguments.json
-    )
+    data = OnFeatures(**_on_features(arguments, model.config.image_size))
+    _print_results(both_probes(model, data, arguments.k), arguments.json)
     return EXIT_DONE
 
 
@@ -311,6 +313,20 @@ def _vtab(arguments: argparse.Namespace) -> int:
     if cluster.is_lead():
         print(json.dumps(results.as_dict(), indent=2) if arguments.json else results.text())
     return EXIT_FAILED if results.problems else EXIT_DONE
+
+
+def _on_features(arguments: argparse.Namespace, image_size: tuple[int, int]) -> dict[str, Any]:
+    """What all verbs need that fit something on frozen features."""
+    from vit_jax.data.sources import open_source
+    from vit_jax.evaluate.feature_cache import default_cache
+
+    return {
+        "train": open_source(arguments.data, arguments.train_split, image_size),
+        "test": open_source(arguments.data, arguments.split, image_size),
+        "batch_size": arguments.batch_size,
+        "cache": None if arguments.no_cache else default_cache(),
+        "report": _counter("features"),
+    }
 
 
 def _plan(arguments: argparse.Namespace) -> int:
@@ -399,21 +415,22 @@ def _splits(name: str, chosen: str | None):
 
 
 def _counter(label: str) -> Callable[[int, int], None]:
-    """A progress line for work on a known number of images."""
+    """A progress line for work on a known number of images, or several, one after the other."""
     from vit_jax.train.progress import Progress
 
-    began = time.monotonic()
-    first, progress = None, None
+    began, first, progress = 0.0, 0, None
 
     def report(done: int, total: int) -> None:
-        nonlocal first, progress
+        nonlocal began, first, progress
         if progress is None:
-            first, progress = done, Progress(label, total, unit="image")
+            began, first = time.monotonic(), done
+            progress = Progress(label, total, unit="image")
         elif done > first:
             rate = (done - first) / max(time.monotonic() - began, 1e-9)
             progress.update(done, {}, rate, (total - done) / rate)
         if done == total:
             progress.close()
+            progress = None
 
     return report
 
@@ -523,7 +540,7 @@ def _models(arguments: argparse.Namespace) -> int:
 def _load(arguments: argparse.Namespace):
     from vit_jax.weights.load import load
 
-    logging.basicConfig(format="%(message)s")
+    logging.basicConfig(format="%(message)s", force=True)  # whatever libraries set up
     logging.getLogger("vit_jax").setLevel(logging.INFO)  # what became of the weights
     changes = {"image_size": arguments.image_size} if arguments.image_size else {}
     return load(arguments.model, **changes)
@@ -550,6 +567,17 @@ def _size(text: str) -> tuple[int, int]:
 
 def _counts(text: str) -> tuple[int, ...]:
     return tuple(_count(part) for part in text.split(","))
+
+
+def _positives(text: str) -> tuple[float, ...]:
+    """Numbers above 0, each once."""
+    try:
+        values = tuple(dict.fromkeys(map(float, text.split(","))))
+    except ValueError as error:
+        raise UsageError(f"{text!r}: expected numbers above 0, as in 64,1024") from error
+    if not all(0 < value < float("inf") for value in values):
+        raise UsageError(f"{text!r}: expected numbers above 0, as in 64,1024")
+    return values
 
 
 if __name__ == "__main__":

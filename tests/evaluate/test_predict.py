@@ -3,8 +3,10 @@
 import csv
 import io
 import json
+import pathlib
 
 import numpy as np
+import pyarrow.parquet
 import pytest
 
 from tests.data.images import jpeg, photo, write
@@ -70,8 +72,26 @@ def test_the_embed_verb(trained_run, photos, tmp_path, capsys):
     out = tmp_path / "features.npz"
     assert dispatch(["embed", str(photos), f"--model={trained_run}", f"--out={out}"]) == 0
     assert "128 features of 5 images" in capsys.readouterr().out
+    readable = [image for image in find_images([str(photos)]) if "broken" not in image]
+    contents = [pathlib.Path(image).read_bytes() for image in readable]
+    pixels = np.stack([fit_for_evaluation(content, (16, 16)) for content in contents])
+    expected = load(trained_run).features(normalize(pixels))
     with np.load(out) as stored:
-        assert stored["features"].shape == (5, 128) and len(stored["images"]) == 5
+        assert stored["images"].tolist() == readable
+        np.testing.assert_allclose(stored["features"], expected, atol=1e-5)
+
+
+def test_the_embed_verb_writes_parquet(trained_run, photos, tmp_path, capsys):
+    command = ["embed", str(photos), f"--model={trained_run}"]
+    for name in ("features.npz", "features.parquet"):
+        assert dispatch([*command, f"--out={tmp_path / name}"]) == 0
+    table = pyarrow.parquet.read_table(tmp_path / "features.parquet")
+    with np.load(tmp_path / "features.npz") as stored:
+        assert table["image"].to_pylist() == stored["images"].tolist()
+        np.testing.assert_array_equal(table["features"].to_pylist(), stored["features"])
+    assert table.schema.field("features").type.value_type == pyarrow.float32()
+    assert run_verb(dispatch, [*command, "--out=features.txt"]) == 2
+    assert "expected a file that ends in .npz or .parquet" in capsys.readouterr().err
 
 
 def test_a_model_without_a_head_cannot_predict(photos):

@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -14,14 +14,9 @@ from vit_jax.data.batches import eval_batches, local_rows, on_device
 from vit_jax.data.labels import multi_hot
 from vit_jax.data.source import Source, some_label
 from vit_jax.errors import UsageError
+from vit_jax.evaluate.features import Report, unreported
 from vit_jax.evaluate.placement import default_sharding, on_mesh_of
 from vit_jax.evaluate.scores import Scores, judged
-
-Report = Callable[[int, int], None]  # (images done, all images)
-
-
-def no_report(done: int, total: int) -> None:
-    """Says nothing."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,7 +35,7 @@ class Classification:
     def __call__(self, model: nnx.Module) -> dict[str, float]:
         return self.scores(model).results()
 
-    def scores(self, model: nnx.Module, report: Report = no_report) -> Scores:
+    def scores(self, model: nnx.Module, report: Report = unreported) -> Scores:
         """All that can be said of the answers; `report` hears how many images are done."""
         graphdef, params = nnx.split(model)
         sharding = self.sharding or default_sharding()

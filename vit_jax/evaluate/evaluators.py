@@ -1,5 +1,6 @@
 """Evaluators by name: what a config lists becomes values that measure a model."""
 
+import functools
 from collections.abc import Callable, Sequence
 
 import jax
@@ -12,9 +13,7 @@ from vit_jax.evaluate.fewshot import FewShot
 from vit_jax.evaluate.probes import LinearProbe, Neighbours
 
 Evaluator = Callable[[nnx.Module], dict[str, float]]
-# On frozen features, with the training split of the same data.
-_PROBES = {"fewshot": FewShot, "linear": LinearProbe, "neighbours": Neighbours}
-KINDS = ("classification", *_PROBES)
+KINDS = ("classification", "fewshot", "linear", "neighbours")
 
 
 def make_evaluator(
@@ -29,20 +28,27 @@ def make_evaluator(
     class_names: Sequence[str] = (),
     batch_size: int,
     sharding: jax.sharding.Sharding | None = None,
+    shots: tuple[int, ...] = (1, 5, 10, 25),
+    seeds: int = 3,
 ) -> Evaluator:
     """Opens the data and returns the evaluator, for models of `num_classes`."""
+    if kind not in KINDS:
+        raise UsageError(f"evaluator kind {kind!r}: expected one of {', '.join(KINDS)}")
     test = open_source(data, split, image_size)
     if kind == "classification":
         check_classes(test, num_classes, class_names)
         return Classification(test, batch_size, sharding, crop, on_bad_image)
-    if kind in _PROBES:
-        train = open_source(data, "train", image_size)
-        return _PROBES[kind](
-            train,
-            test,
-            batch_size=batch_size,
-            sharding=sharding,
-            crop=crop,
-            on_bad_image=on_bad_image,
-        )
-    raise UsageError(f"evaluator kind {kind!r}: expected one of {', '.join(KINDS)}")
+    probe = {
+        "fewshot": functools.partial(FewShot, shots=shots, seeds=seeds),
+        "linear": LinearProbe,
+        "neighbours": Neighbours,
+    }[kind]
+    # On frozen features, with the training split of the same data.
+    return probe(
+        open_source(data, "train", image_size),
+        test,
+        batch_size=batch_size,
+        sharding=sharding,
+        crop=crop,
+        on_bad_image=on_bad_image,
+    )

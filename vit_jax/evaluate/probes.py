@@ -5,7 +5,6 @@ import dataclasses
 import numpy as np
 from flax import nnx
 
-from vit_jax.data.source import Source
 from vit_jax.errors import UsageError
 from vit_jax.evaluate.features import OnFeatures
 
@@ -76,23 +75,21 @@ def _normalized(features: np.ndarray) -> np.ndarray:
     return features / np.maximum(np.linalg.norm(features, axis=1, keepdims=True), 1e-12)
 
 
-def both_probes(
-    model: nnx.Module, train: Source, test: Source, k: int, batch_size: int = 256
-) -> dict[str, float]:
+def both_probes(model: nnx.Module, data: OnFeatures, k: int) -> dict[str, float]:
     """The linear probe and the neighbours, with features computed once."""
-    features = _both(LinearProbe(train, test, batch_size=batch_size), model)
+    features = _both(data, model)
     linear = linear_probe(*features)
     return {
         "linear_probe": linear["accuracy"],
         "inverse_l2": linear["inverse_l2"],
-        f"{k}_neighbours": neighbours_accuracy(*features, k, train.num_classes),
+        f"{k}_neighbours": neighbours_accuracy(*features, k, data.train.num_classes),
     }
 
 
-def _both(probe: OnFeatures, model: nnx.Module) -> tuple[Labelled, Labelled]:
+def _both(data: OnFeatures, model: nnx.Module) -> tuple[Labelled, Labelled]:
     found = []
-    for source in (probe.train, probe.test):
-        features, labels, readable = probe.features(model, source)
+    for source in (data.train, data.test):
+        features, labels, readable = data.features(model, source)
         if labels.ndim != 1:
             raise UsageError(f"{source.name}: a probe needs data with one label per image")
         found.append((features[readable], labels[readable]))

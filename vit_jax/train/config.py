@@ -183,6 +183,8 @@ class EvaluatorConfig:
     split: str = "test"
     crop: str = "resize"  # or "centre": the middle in its own proportions
     every: str = "10%"
+    shots: tuple[int, ...] = (1, 5, 10, 25)  # images of each class (fewshot)
+    seeds: int = 3  # draws of them
 
 
 @dataclasses.dataclass(frozen=True)

@@ -295,6 +295,8 @@ def _make_schedule(config: RunConfig, program: Program, source: Source) -> _Sche
                 item.data,
                 item.split,
                 crop=item.crop,
+                shots=item.shots,
+                seeds=item.seeds,
                 on_bad_image=config.data.on_bad_image,
                 image_size=program.network.image_size,
                 num_classes=program.network.num_classes,
