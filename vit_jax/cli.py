@@ -11,9 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 
-from vit_jax.errors import Diverged, UsageError
-
-EXIT_DONE, EXIT_FAILED, EXIT_USAGE, EXIT_INTERRUPTED = 0, 1, 2, 130
+from vit_jax.errors import EXIT_DONE, EXIT_FAILED, UsageError, told
 
 
 def main() -> int:
@@ -22,18 +20,11 @@ def main() -> int:
 
 
 def run_verb(verb: Callable[[Sequence[str]], int], argv: Sequence[str]) -> int:
-    """Runs a verb; a user's mistake becomes one line and exit code 2."""
+    """Runs a verb; what ends it is told in one line and becomes an exit code (errors.py)."""
     try:
         return verb(argv)
-    except UsageError as error:
-        print(f"vit-jax: {error}", file=sys.stderr)
-        return EXIT_USAGE
-    except Diverged as error:
-        print(f"vit-jax: {error}", file=sys.stderr)
-        return EXIT_FAILED
-    except KeyboardInterrupt:
-        print("vit-jax: interrupted", file=sys.stderr)
-        return EXIT_INTERRUPTED
+    except (Exception, KeyboardInterrupt) as error:
+        return told(error)
 
 
 def dispatch(argv: Sequence[str]) -> int:
@@ -61,7 +52,8 @@ def train(argv: Sequence[str]) -> int:
     from vit_jax.train.config import run_config
 
     cluster.join()
-    loop.train(run_config(config), workdir)
+    with cluster.failing_at_once():
+        loop.train(run_config(config), workdir)
     return EXIT_DONE
 
 

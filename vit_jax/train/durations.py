@@ -31,3 +31,9 @@ def to_steps(
     elif unit == "%":
         number = number / 100 * total_steps
     return round(number)
+
+
+def to_seconds(duration: str) -> float | None:
+    """Of a duration in minutes or hours; None where it has another unit."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(minute|hour)s?", str(duration).strip())
+    return match and float(match[1]) * {"minute": 60, "hour": 3600}[match[2]]

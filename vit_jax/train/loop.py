@@ -15,19 +15,23 @@ from flax import nnx
 from vit_jax.data.batches import local_rows, on_device, train_batches, train_indices
 from vit_jax.data.source import Source
 from vit_jax.data.sources import open_source
-from vit_jax.errors import Diverged, UsageError
+from vit_jax.errors import Diverged, Stopped, UsageError
 from vit_jax.evaluate.evaluators import Evaluator, make_evaluator
 from vit_jax.models.config import NetworkConfig, as_size, config_to_dict
+from vit_jax.train.acts import CHECKPOINT, COMPILE, DATA_WAIT, EVALUATION, START, STEP, Acts
 from vit_jax.train.bad_images import BadImages
+from vit_jax.train.cadence import Cadence
 from vit_jax.train.checkpoint import Checkpoints
 from vit_jax.train.clock import Clock
 from vit_jax.train.cluster import is_lead
 from vit_jax.train.config import RunConfig, changes, run_config
 from vit_jax.train.environment import environment
+from vit_jax.train.lock import only_job
 from vit_jax.train.metrics import MetricsWriter
 from vit_jax.train.program import Program, make_program, steps_of, total_steps_of
 from vit_jax.train.progress import Progress
 from vit_jax.train.sharding import make_mesh
+from vit_jax.train.signals import StopSignals
 from vit_jax.train.step import TrainState
 from vit_jax.train.teacher import TeacherWeights, find_teacher
 from vit_jax.train.usage import Yardstick, description, yardstick
@@ -46,6 +50,15 @@ def train(config: RunConfig, workdir: str | pathlib.Path) -> dict[str, Any]:
     Returns what summary.json holds.
     """
     folder = _open_folder(workdir, config)
+    with (
+        only_job(folder.path),
+        StopSignals() as stop,
+        Acts(config.alarm_seconds) as acts,
+    ):
+        return _train(config, folder, stop, acts)
+
+
+def _train(config: RunConfig, folder: RunFolder, stop: StopSignals, acts: Acts) -> dict[str, Any]:
     source = open_source(config.data.name, config.data.split, as_size(config.image_size))
     mesh = make_mesh(config.mesh)
     total = total_steps_of(config, source)
@@ -60,27 +73,34 @@ def train(config: RunConfig, workdir: str | pathlib.Path) -> dict[str, Any]:
     )
     schedule = _make_schedule(config, program, source)
 
-    with Checkpoints(folder.checkpoints, config.checkpoints_kept) as checkpoints:
-        state = checkpoints.restore_latest(program.state)
-        start = 0 if state is None else int(state.step)
-        with Progress(folder.path.name, program.total_steps, silent=not is_lead()) as progress:
-            if state is None:
-                state = _first_state(config, program, progress)
-            else:
-                progress.note(f"resuming at step {start}")
-            frozen = teacher.read(program.frozen) if teacher else {}
-            # Not before: weights that do not fit leave no folder that looks like a run.
-            if is_lead():
-                _write_description(folder, config, program, source, teacher)
-            measured_by = yardstick(config, program.network, teacher and teacher.network)
-            for line in (*description(config, program, mesh), measured_by.text()):
-                progress.note(line)
-            if teacher:
-                progress.note(f"teacher: {teacher.place.path}, {teacher.place.version}")
-            run = _Run(
-                config, program, source, schedule, measured_by, folder, checkpoints, progress
-            )
-            summary = _run_steps(run, state, start, frozen)
+    with (
+        Progress(folder.path.name, program.total_steps, silent=not is_lead()) as progress,
+        Checkpoints(
+            folder.checkpoints, config.checkpoints_kept, schedule.keep_every, progress.note
+        ) as checkpoints,
+    ):
+        restored = checkpoints.restore_newest(program.state)
+        if restored is None:
+            state, start = _first_state(config, program, progress), 0
+        else:
+            state, start = restored.state, int(restored.state.step)
+            acts.resume(restored.notes["goodput"], _last_sign(folder))
+            progress.note(f"resuming at step {start}")
+        frozen = teacher.read(program.frozen) if teacher else {}
+        has_changed = _has_changed(folder, config)
+        # Not before: weights that do not fit leave no folder that looks like a run.
+        if is_lead():
+            _write_description(folder, config, program, source, teacher)
+        measured_by = yardstick(config, program.network, teacher and teacher.network)
+        for line in (*description(config, program, mesh), measured_by.text()):
+            progress.note(line)
+        if teacher:
+            progress.note(f"teacher: {teacher.place.path}, {teacher.place.version}")
+        run = _Run(
+            config, program, source, schedule, measured_by, folder, checkpoints, progress, stop,
+            acts, has_changed,
+        )  # fmt: skip
+        summary = _run_steps(run, state, start, frozen)
         if is_lead():
             write_json(folder.summary, summary)
         return summary
@@ -91,7 +111,8 @@ class _Schedule:
     """After which steps things happen besides training."""
 
     log: int
-    checkpoint: int
+    checkpoint: Cadence
+    keep_every: int  # of the checkpoints; 0: only the newest
     evaluators: tuple[tuple[str, int, Evaluator], ...]  # (name, every, evaluator)
     total: int
 
@@ -111,26 +132,32 @@ class _Run:
     folder: RunFolder
     checkpoints: Checkpoints
     progress: Progress
+    stop: StopSignals
+    acts: Acts
+    has_changed: bool  # its config, since the process before
 
 
 def _run_steps(run: _Run, state: TrainState, start: int, frozen: Any) -> dict[str, Any]:
-    schedule, progress, batch_size = run.schedule, run.progress, run.config.batch_size
+    schedule, progress, acts = run.schedule, run.progress, run.acts
+    batch_size = run.config.batch_size
     bad_images = BadImages(
         run.source, run.folder.path, run.config.data.bad_images_allowed, progress
     )
     batches = _batches(run, start, bad_images)
-    step_fn = _compile(run.program, progress)
+    with acts.during(COMPILE):
+        step_fn = _compile(run.program, progress)
     in_flight: collections.deque[Any] = collections.deque()
     records = [record for record in run.folder.metrics_records() if record["step"] <= start]
     latest = {key: value for record in records for key, value in record.items() if key != "step"}
     before = {key: latest.get(f"train/{key}", 0.0) for key in ("seconds", "core_hours")}
-    clock = Clock(start, schedule.total, batch_size, before=before["seconds"])
+    clock = Clock(start, schedule.total, batch_size, acts, before=before["seconds"])
     with (
         contextlib.closing(batches),
-        MetricsWriter(run.folder, start) if is_lead() else contextlib.nullcontext() as writer,
+        _metrics_writer(run, start) as writer,
     ):
+        acts.begin(STEP)
         for step in range(start + 1, schedule.total + 1):
-            with clock.waiting():
+            with acts.during(DATA_WAIT):
                 batch = next(batches)
             state, metrics = step_fn(state, batch, frozen)
             in_flight.append((step, metrics))
@@ -143,21 +170,30 @@ def _run_steps(run: _Run, state: TrainState, start: int, frozen: Any) -> dict[st
                     values = {"bad_steps": values["bad_steps"]}
                 pace = clock.measure(step)
                 shown = {k: values[k] for k in ("loss", "accuracy") if k in values}
+                shown["goodput"] = acts.goodput()
                 progress.update(step, shown, pace.images_per_second, pace.eta)
                 values |= run.yardstick.measure(pace, clock.seconds, before)
                 values["bad_images"] = len(bad_images)
                 record |= {f"train/{key}": value for key, value in values.items()}
-            record |= _evaluate(run, state, step, clock)
+            record |= _evaluate(run, state, step)
             latest |= record
             if record and writer:
                 writer.write(step, record)
             # Records come first: a step in a checkpoint is a step in metrics.jsonl.
-            if schedule.due(schedule.checkpoint, step):
-                run.checkpoints.save(step, state)
+            is_due, is_last = schedule.checkpoint.is_due(step), step == schedule.total
+            is_stopped = run.stop.is_asked(step) and not is_last
+            if is_due or is_stopped or is_last:
+                with acts.during(CHECKPOINT):
+                    notes = {"goodput": acts.notes()}
+                    run.checkpoints.save(step, state, notes, wait=is_stopped or is_last)
+            if is_stopped:
+                raise Stopped(f"{run.folder.path}: saved at step {step}; start again to go on")
+    acts.begin(START)
     return {
         "steps": schedule.total,
         "examples": schedule.total * batch_size,
         "seconds": round(clock.seconds, 1),
+        "goodput": {"share": acts.goodput(), "seconds": acts.seconds()},
         "peak_flops_per_device": run.yardstick.peak.flops,
         "peak_flops_source": run.yardstick.peak.source,
         "metrics": latest,
@@ -194,14 +230,20 @@ def _shortened(indices: list[int]) -> str:
     return first if len(indices) <= 8 else f"{first}, ... ({len(indices)} in all)"
 
 
-def _evaluate(run: _Run, state: TrainState, step: int, clock: Clock) -> dict[str, float]:
+def _evaluate(run: _Run, state: TrainState, step: int) -> dict[str, float]:
     record: dict[str, float] = {}
     for name, every, evaluator in run.schedule.evaluators:
         if run.schedule.due(every, step):
-            with clock.paused():
+            with run.acts.during(EVALUATION):
                 results = evaluator(nnx.merge(run.program.graphdef, state.average or state.params))
             record |= {f"{name}/{key}": value for key, value in results.items()}
     return record
+
+
+def _metrics_writer(run: _Run, start: int) -> contextlib.AbstractContextManager:
+    if not is_lead():
+        return contextlib.nullcontext()
+    return MetricsWriter(run.folder, start, has_changed=run.has_changed)
 
 
 def _batches(run: _Run, start: int, bad_images: BadImages) -> Iterator[dict[str, jax.Array]]:
@@ -269,7 +311,10 @@ def _make_schedule(config: RunConfig, program: Program, source: Source) -> _Sche
     )
     return _Schedule(
         log=every(config.log_every, "log_every"),
-        checkpoint=every(config.checkpoint_every, "checkpoint_every"),
+        checkpoint=Cadence(
+            config.checkpoint_every, lambda duration: every(duration, "checkpoint_every")
+        ),
+        keep_every=every(config.keep_every, "keep_every") if config.keep_every else 0,
         evaluators=evaluators,
         total=program.total_steps,
     )
@@ -277,8 +322,9 @@ def _make_schedule(config: RunConfig, program: Program, source: Source) -> _Sche
 
 # What may change when a run is resumed. Everything else would make it another run.
 _MAY_CHANGE = (
-    "total", "log_every", "checkpoint_every", "checkpoints_kept", "evaluators", "mesh", "init",
-    "data.threads", "data.workers", "data.bad_images_allowed", "model.remat", "bad_steps_allowed",
+    "total", "log_every", "checkpoint_every", "checkpoints_kept", "keep_every", "alarm_seconds",
+    "evaluators", "mesh", "init", "data.threads", "data.workers", "data.bad_images_allowed",
+    "model.remat", "bad_steps_allowed",
 )  # fmt: skip
 
 
@@ -309,8 +355,7 @@ def _open_folder(workdir: str | pathlib.Path, config: RunConfig) -> RunFolder:
         raise UsageError(f"--workdir={workdir}: only local folders so far, as in runs/mine")
     folder = RunFolder(pathlib.Path(workdir).expanduser())
     if folder.is_run() and latest_step(folder.checkpoints) is not None:  # else nothing is lost
-        more = (_NETWORK, _TEACHER, _CLASSES)
-        stored = {k: v for k, v in read_json(folder.config).items() if k not in more}
+        stored = _stored_config(folder)
         if not stored:
             raise UsageError(
                 f"--workdir={folder.path} holds converted weights and no run: start from them with "
@@ -337,6 +382,21 @@ def _open_folder(workdir: str | pathlib.Path, config: RunConfig) -> RunFolder:
 
 # What config.json holds besides the config.
 _NETWORK, _TEACHER, _CLASSES = "network", "teacher_version", "class_names"
+
+
+def _stored_config(folder: RunFolder) -> dict[str, Any]:
+    more = (_NETWORK, _TEACHER, _CLASSES)
+    return {k: v for k, v in read_json(folder.config).items() if k not in more}
+
+
+def _has_changed(folder: RunFolder, config: RunConfig) -> bool:
+    """Whether the run goes on with another config than it had."""
+    return folder.is_run() and bool(changes(run_config(_stored_config(folder)), config))
+
+
+def _last_sign(folder: RunFolder) -> float:
+    """When the run was last heard of."""
+    return folder.metrics.stat().st_mtime if folder.metrics.is_file() else 0.0
 
 
 def _write_description(
