@@ -80,10 +80,12 @@ class Checkpoints:
         return self
 
     def __exit__(self, kind: type | None, *_: object) -> None:
+        if kind and jax.process_count() > 1:
+            return  # a save cannot end without the others, who may have failed or be waiting
         # A run that has failed already says why; a save that fails as well would hide it.
         with contextlib.suppress(*[Exception] if kind else []):
             self.wait()
-        self._close()
+            self._close()
 
     def save(
         self,
@@ -165,6 +167,8 @@ class Checkpoints:
             options = ocp.CheckpointManagerOptions(
                 preservation_policy=self._retention,
                 enable_async_checkpointing=True,
+                # Where folders cannot be made in the background, the rest waits for them for long.
+                async_options=ocp.AsyncOptions(create_directories_asynchronously=False),
                 cleanup_tmp_directories=True,  # what a killed process left of its last save
             )
             self._manager = ocp.CheckpointManager(self._folder.resolve(), options=options)
@@ -183,8 +187,6 @@ class Checkpoints:
         except Exception as error:  # of many kinds, from the file system and from Orbax
             self._failures += 1
             text = " ".join(str(error).split())[:200]
-            with contextlib.suppress(Exception):
-                self._close()  # what a failed save leaves in it is no state to go on from
             # Several processes cannot try again together: the others may not know.
             if self._failures >= _ATTEMPTS or jax.process_count() > 1:
                 raise CannotWrite(
@@ -193,6 +195,8 @@ class Checkpoints:
                     f"start again"
                 ) from error
             self._note(f"a checkpoint could not be written, will try again: {text}")
+            with contextlib.suppress(Exception):
+                self._close()  # what a failed save leaves in it is no state to go on from
             return False
 
     def _close(self) -> None:
