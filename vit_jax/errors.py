@@ -4,6 +4,7 @@
 Each is told in one line, without a stack trace. Processes that die have codes of 127 and more.
 """
 
+import contextlib
 import difflib
 import sys
 import traceback
@@ -35,15 +36,16 @@ class Stopped(Exception):
 def told(error: BaseException) -> int:
     """Tells of an error on stderr, and gives its exit code."""
     kinds = {UsageError: EXIT_USAGE, RunFailed: EXIT_FAILED, Stopped: EXIT_RESTART}
-    for kind, code in kinds.items():
-        if isinstance(error, kind):
-            print(f"vit-jax: {error}", file=sys.stderr)
-            return code
-    if isinstance(error, KeyboardInterrupt):
-        print("vit-jax: interrupted", file=sys.stderr)
-        return EXIT_INTERRUPTED
-    traceback.print_exception(error)  # a bug
-    return EXIT_FAILED
+    codes = [code for kind, code in kinds.items() if isinstance(error, kind)]
+    with contextlib.suppress(OSError):  # stderr may go to the very disk that is full
+        if codes:
+            print(f"vit-jax: {error}", file=sys.stderr, flush=True)
+        elif isinstance(error, KeyboardInterrupt):
+            print("vit-jax: interrupted", file=sys.stderr, flush=True)
+            codes = [EXIT_INTERRUPTED]
+        else:  # a bug
+            traceback.print_exception(error)
+    return codes[0] if codes else EXIT_FAILED
 
 
 def closest(word: str, choices: Iterable[str]) -> str:

@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 
 import jax
@@ -43,13 +44,17 @@ class Job:
         command += [f"--devices-per-process={devices}", "--pause=0.05", "--restarts=40", "--"]
         command += [sys.executable, "-m", "tests.chaos.recorded", *FLAGS, *flags]
         self.folder = RunFolder(pathlib.Path(workdir))
-        self._log = (self.folder.path.parent / f"{self.folder.path.name}.log").open("a+")
+        # Through a pipe: a log file could not grow either when the disk is full.
         self._supervisor = subprocess.Popen(
             [*command, f"--workdir={workdir}"],
-            stdout=self._log,
-            stderr=self._log,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
             env=ENVIRONMENT | (environment or {}),
         )
+        self._lines = []
+        self._reader = threading.Thread(target=lambda: self._lines.extend(self._supervisor.stdout))
+        self._reader.start()
 
     def __enter__(self):
         return self
@@ -62,7 +67,8 @@ class Job:
             for pid in self.processes():
                 _kill(pid, signal.SIGKILL)
         self._supervisor.wait()
-        self._log.close()
+        self._reader.join()
+        self._supervisor.stdout.close()
 
     def is_running(self):
         return self._supervisor.poll() is None
@@ -93,7 +99,8 @@ class Job:
         return self._supervisor.wait(timeout=seconds)
 
     def log(self):
-        return pathlib.Path(self._log.name).read_text()
+        """All that it has said."""
+        return "".join(self._lines)
 
     def wait_for(self, condition, seconds=120):
         """Until it holds, or the job is over; whether it holds."""

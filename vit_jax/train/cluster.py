@@ -46,9 +46,7 @@ def failing_at_once() -> Iterator[None]:
     except (Exception, KeyboardInterrupt) as error:
         if is_alone() or isinstance(error, Stopped):
             raise
-        code = told(error)
-        sys.stderr.flush()
-        os._exit(code)
+        os._exit(told(error))
 
 
 def is_lead() -> bool:

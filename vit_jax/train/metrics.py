@@ -42,9 +42,9 @@ class MetricsWriter:
     def __enter__(self) -> "MetricsWriter":
         return self
 
-    def __exit__(self, kind: type | None, *_: object) -> None:
+    def __exit__(self, *_: object) -> None:
         os.close(self._file)
-        with contextlib.suppress(*[OSError] if kind else []):
+        with contextlib.suppress(OSError):
             self._tensorboard.close()
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
@@ -53,10 +53,7 @@ class MetricsWriter:
             self._append(json.dumps({"step": step, **values}).encode() + b"\n")
             self._written = step
         scalars = [Summary.Value(tag=key, simple_value=value) for key, value in values.items()]
-        try:
-            self._tell_tensorboard(Event(step=step, summary=Summary(value=scalars)))
-        except OSError as error:
-            raise self._cannot_write(error) from error
+        self._tell_tensorboard(Event(step=step, summary=Summary(value=scalars)))
 
     def _append(self, line: bytes) -> None:
         for pause in (*_PAUSES, None):
@@ -76,8 +73,9 @@ class MetricsWriter:
 
     def _tell_tensorboard(self, event: Event) -> None:
         event.wall_time = time.time()
-        self._tensorboard.write_event(event)
-        self._tensorboard.flush()
+        with contextlib.suppress(OSError):  # a copy only, and what is held up is written later
+            self._tensorboard.write_event(event)
+            self._tensorboard.flush()
 
     def _cannot_write(self, error: OSError) -> CannotWrite:
         return CannotWrite(
