@@ -41,7 +41,7 @@ class Job:
 
     def __init__(self, workdir, *flags, processes=2, devices=1, environment=None):
         command = [sys.executable, "launch/local.py", f"--processes={processes}"]
-        command += [f"--devices-per-process={devices}", "--pause=0.05", "--restarts=40", "--"]
+        command += [f"--devices-per-process={devices}", "--pause=0", "--restarts=40", "--"]
         command += [sys.executable, "-m", "tests.chaos.recorded", *FLAGS, *flags]
         self.folder = RunFolder(pathlib.Path(workdir))
         # Through a pipe: a log file could not grow either when the disk is full.

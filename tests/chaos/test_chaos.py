@@ -192,3 +192,15 @@ def test_a_second_job_in_the_same_folder_refuses(untouched, tmp_path):
         assert "is in use by process" in second.log()
         assert first.is_running()
     assert RunFolder(folder.path).metrics_records()
+
+
+def test_a_process_that_hangs_is_told_by_the_others(untouched, tmp_path):
+    folder = as_if_killed(untouched, tmp_path / "run", 200)
+    with Job(folder.path, "--config.alarm_seconds=1") as job:
+        assert job.wait_for_record(206)
+        assert job.kill(1, signal.SIGSTOP)
+        assert job.wait_for(lambda: "process 0 has been in 'step' for" in job.log(), 60)
+        assert job.kill(1, signal.SIGCONT)
+        assert job.wait() == 0, job.log()[-3000:]
+    assert "usually" in job.log() and "in _check_steps" in job.log()
+    assert_same_run(folder, untouched)

@@ -99,6 +99,13 @@ def test_when_none_is_good_nothing_is_moved(tmp_path):
     assert all_steps(tmp_path / "c") == [3] and not (tmp_path / SET_ASIDE).exists()
 
 
+def test_empty_folders_alone_are_no_loss(tmp_path):
+    (tmp_path / "c" / "7").mkdir(parents=True)
+    restored, said = restore(tmp_path / "c")
+    assert restored is None and "step 7 cannot be used" in said[0]
+    assert (tmp_path / SET_ASIDE / "7").is_dir()
+
+
 def test_another_shape_is_no_damage(tmp_path):
     save(tmp_path / "c", 3)
     with pytest.raises(UsageError, match=r"params/kernel is float32\[4, 4\], expected .*\[5, 5\]"):

@@ -21,11 +21,12 @@ PACKAGE = pathlib.Path(vit_jax.__file__).parent
 # every process that is started and every file that is written.
 LOAD = """
 import os, sys, json
-import numpy as np, vit_jax
+import vit_jax
 from vit_jax.errors import UsageError
-vit_jax.create_model("Pico/8", image_size=16, num_classes=2)(np.zeros((1, 16, 16, 3)))
+for path in sys.argv[1:3]:  # the good ones: all that is imported late is, before the hook
+    vit_jax.load(path)
 seen = []
-WATCHED = ("pickle.find_class", "marshal.loads", "subprocess.Popen", "os.system", "os.exec",
+WATCHED = ("pickle.find_class", "subprocess.Popen", "os.system", "os.exec",
            "os.posix_spawn", "os.fork", "os.rename", "os.remove", "os.mkdir")
 def hook(event, arguments):
     if event in WATCHED:

@@ -126,12 +126,13 @@ class Checkpoints:
             else:
                 self._set_aside(list(reasons))
                 return restored
-        if reasons:
+        if any(any((self._folder / str(step)).rglob("*")) for step in reasons):
             # Starting over would be a run lost, and maybe it is the machine that cannot read.
             raise RunFailed(
                 f"{self._folder.parent} {no_good_one(reasons)}; nothing was moved or deleted. "
                 f"Repair them, or move {self._folder} away to start over"
             )
+        self._set_aside(list(reasons))  # nothing but empty folders
         return None
 
     def _restore(self, step: int, abstract: TrainState) -> Restored:

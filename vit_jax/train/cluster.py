@@ -56,7 +56,7 @@ def is_lead() -> bool:
 
 def is_alone() -> bool:
     """Whether this process has no others to wait for."""
-    return COORDINATOR not in os.environ
+    return not jax.distributed.is_initialized()
 
 
 def _call_roll(port: int, missing: set[int], patience: float) -> None:

@@ -18,7 +18,7 @@ from vit_jax.data.sources import open_source
 from vit_jax.errors import Diverged, Stopped, UsageError
 from vit_jax.evaluate.evaluators import Evaluator, make_evaluator
 from vit_jax.models.config import NetworkConfig, as_size, config_to_dict
-from vit_jax.train.acts import CHECKPOINT, COMPILE, DATA_WAIT, EVALUATION, START, STEP, Acts
+from vit_jax.train.acts import CHECKPOINT, COMPILE, DATA_WAIT, EVALUATION, STEP, Acts
 from vit_jax.train.bad_images import BadImages
 from vit_jax.train.cadence import Cadence
 from vit_jax.train.checkpoint import Checkpoints
@@ -184,11 +184,12 @@ def _run_steps(run: _Run, state: TrainState, start: int, frozen: Any) -> dict[st
             is_stopped = run.stop.is_asked(step) and not is_last
             if is_due or is_stopped or is_last:
                 with acts.during(CHECKPOINT):
+                    if writer:
+                        writer.sync()
                     notes = {"goodput": acts.notes()}
                     run.checkpoints.save(step, state, notes, wait=is_stopped or is_last)
             if is_stopped:
                 raise Stopped(f"{run.folder.path}: saved at step {step}; start again to go on")
-    acts.begin(START)
     return {
         "steps": schedule.total,
         "examples": schedule.total * batch_size,

@@ -55,6 +55,10 @@ class MetricsWriter:
         scalars = [Summary.Value(tag=key, simple_value=value) for key, value in values.items()]
         self._tell_tensorboard(Event(step=step, summary=Summary(value=scalars)))
 
+    def sync(self) -> None:
+        """Until what was written outlives the machine."""
+        os.fsync(self._file)
+
     def _append(self, line: bytes) -> None:
         for pause in (*_PAUSES, None):
             try:
