@@ -13,6 +13,7 @@ import time
 import jax
 import numpy as np
 
+from vit_jax.train.usage import MEASURED
 from vit_jax.weights.checkpoint import restore_params
 from vit_jax.weights.manifest import read_manifest
 from vit_jax.weights.run_folder import RunFolder
@@ -24,10 +25,6 @@ FLAGS = (
     "--config.image_size=16", "--config.batch_size=8", f"--config.total={TOTAL} steps",
     "--config.log_every=1 steps", "--config.checkpoint_every=4 steps",
     "--config.checkpoints_kept=3", "--config.evaluators.digits.every=50%",
-)  # fmt: skip
-MEASURED = (
-    "images_per_second", "images_per_second_per_device", "data_wait", "model_flops_utilization",
-    "seconds", "core_hours", "device_memory_gb", "host_memory_gb",
 )  # fmt: skip
 # Compiled once for all that are started: most of a start would be compiling otherwise.
 ENVIRONMENT = os.environ | {

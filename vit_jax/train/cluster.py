@@ -80,7 +80,7 @@ def _call_roll(port: int, missing: set[int], patience: float) -> None:
                 print(f"vit-jax: waiting for process {names} to start", file=sys.stderr, flush=True)
                 reminded = now
     for caller in present:
-        with caller:
+        with caller, contextlib.suppress(OSError):
             caller.send(_GO)
             caller.recv(1)  # the caller hangs up first, so that the port is free at once
 

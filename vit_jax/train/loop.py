@@ -27,7 +27,7 @@ from vit_jax.train.cluster import is_lead
 from vit_jax.train.config import RunConfig, changes, run_config
 from vit_jax.train.environment import environment
 from vit_jax.train.lock import only_job
-from vit_jax.train.metrics import MetricsWriter
+from vit_jax.train.metrics import MetricsWriter, drop_records_after
 from vit_jax.train.program import Program, make_program, steps_of, total_steps_of
 from vit_jax.train.progress import Progress
 from vit_jax.train.sharding import make_mesh
@@ -87,9 +87,10 @@ def _train(config: RunConfig, folder: RunFolder, stop: StopSignals, acts: Acts) 
             acts.resume(restored.notes["goodput"], _last_sign(folder))
             progress.note(f"resuming at step {start}")
         frozen = teacher.read(program.frozen) if teacher else {}
-        has_changed = _has_changed(folder, config)
         # Not before: weights that do not fit leave no folder that looks like a run.
         if is_lead():
+            if _has_changed(folder, config):
+                drop_records_after(folder, start)
             _write_description(folder, config, program, source, teacher)
         measured_by = yardstick(config, program.network, teacher and teacher.network)
         for line in (*description(config, program, mesh), measured_by.text()):
@@ -98,7 +99,7 @@ def _train(config: RunConfig, folder: RunFolder, stop: StopSignals, acts: Acts) 
             progress.note(f"teacher: {teacher.place.path}, {teacher.place.version}")
         run = _Run(
             config, program, source, schedule, measured_by, folder, checkpoints, progress, stop,
-            acts, has_changed,
+            acts,
         )  # fmt: skip
         summary = _run_steps(run, state, start, frozen)
         if is_lead():
@@ -134,12 +135,11 @@ class _Run:
     progress: Progress
     stop: StopSignals
     acts: Acts
-    has_changed: bool  # its config, since the process before
 
 
 def _run_steps(run: _Run, state: TrainState, start: int, frozen: Any) -> dict[str, Any]:
-    schedule, progress, acts = run.schedule, run.progress, run.acts
-    batch_size = run.config.batch_size
+    schedule, progress, batch_size = run.schedule, run.progress, run.config.batch_size
+    acts = run.acts
     bad_images = BadImages(
         run.source, run.folder.path, run.config.data.bad_images_allowed, progress
     )
@@ -153,7 +153,7 @@ def _run_steps(run: _Run, state: TrainState, start: int, frozen: Any) -> dict[st
     clock = Clock(start, schedule.total, batch_size, acts, before=before["seconds"])
     with (
         contextlib.closing(batches),
-        _metrics_writer(run, start) as writer,
+        MetricsWriter(run.folder, start) if is_lead() else contextlib.nullcontext() as writer,
     ):
         acts.begin(STEP)
         for step in range(start + 1, schedule.total + 1):
@@ -180,9 +180,9 @@ def _run_steps(run: _Run, state: TrainState, start: int, frozen: Any) -> dict[st
             if record and writer:
                 writer.write(step, record)
             # Records come first: a step in a checkpoint is a step in metrics.jsonl.
-            is_due, is_last = schedule.checkpoint.is_due(step), step == schedule.total
+            is_last = step == schedule.total
             is_stopped = run.stop.is_asked(step) and not is_last
-            if is_due or is_stopped or is_last:
+            if schedule.checkpoint.is_due(step) or is_stopped or is_last:
                 with acts.during(CHECKPOINT):
                     if writer:
                         writer.sync()
@@ -239,12 +239,6 @@ def _evaluate(run: _Run, state: TrainState, step: int) -> dict[str, float]:
                 results = evaluator(nnx.merge(run.program.graphdef, state.average or state.params))
             record |= {f"{name}/{key}": value for key, value in results.items()}
     return record
-
-
-def _metrics_writer(run: _Run, start: int) -> contextlib.AbstractContextManager:
-    if not is_lead():
-        return contextlib.nullcontext()
-    return MetricsWriter(run.folder, start, has_changed=run.has_changed)
 
 
 def _batches(run: _Run, start: int, bad_images: BadImages) -> Iterator[dict[str, jax.Array]]:
@@ -392,7 +386,12 @@ def _stored_config(folder: RunFolder) -> dict[str, Any]:
 
 def _has_changed(folder: RunFolder, config: RunConfig) -> bool:
     """Whether the run goes on with another config than it had."""
-    return folder.is_run() and bool(changes(run_config(_stored_config(folder)), config))
+    if not folder.is_run():
+        return False
+    try:
+        return bool(changes(run_config(_stored_config(folder)), config))
+    except UsageError:  # of another version, and without a checkpoint
+        return True
 
 
 def _last_sign(folder: RunFolder) -> float:

@@ -17,20 +17,25 @@ from vit_jax.weights.run_folder import RunFolder
 _PAUSES = (0.5, 2.0, 8.0)  # seconds, before writing is tried again
 
 
+def drop_records_after(folder: RunFolder, step: int) -> None:
+    """For a run that has changed, whose steps will not come out as they did."""
+    kept = [line for line in _lines(folder) if json.loads(line)["step"] <= step]
+    if folder.metrics.is_file():
+        os.truncate(folder.metrics, sum(map(len, kept)))
+
+
 class MetricsWriter:
     """Appends one record per logged step. A context manager.
 
     A resumed run takes the steps after its checkpoint again, and they come out the same: those in
-    the file stay, and are not written twice. Only if the run has changed do they go first.
+    the file stay, and are not written twice.
     """
 
-    def __init__(self, folder: RunFolder, resume_step: int, *, has_changed: bool = False) -> None:
+    def __init__(self, folder: RunFolder, resume_step: int) -> None:
         self._folder = folder
-        lines = folder.metrics.read_bytes().split(b"\n")[:-1] if folder.metrics.is_file() else []
-        if has_changed:
-            lines = [line for line in lines if json.loads(line)["step"] <= resume_step]
+        lines = _lines(folder)
         self._written = max((json.loads(line)["step"] for line in lines), default=0)
-        self._size = sum(len(line) + 1 for line in lines)
+        self._size = sum(map(len, lines))
         self._file = os.open(folder.metrics, os.O_WRONLY | os.O_CREAT, 0o666)
         os.ftruncate(self._file, self._size)  # what a crash cut off is no record
         folder.tensorboard.mkdir(exist_ok=True)
@@ -87,3 +92,11 @@ class MetricsWriter:
             f"step {latest_step(self._folder.checkpoints)} is good. Make room or repair the "
             f"folder, then start again"
         )
+
+
+def _lines(folder: RunFolder) -> list[bytes]:
+    """Those that were written to their end."""
+    if not folder.metrics.is_file():
+        return []
+    with folder.metrics.open("rb") as file:
+        return [line for line in file if line.endswith(b"\n")]
