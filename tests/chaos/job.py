@@ -1,5 +1,6 @@
 """A real job of several processes under launch/local.py, small enough to be killed many times."""
 
+import contextlib
 import json
 import os
 import pathlib
@@ -7,9 +8,11 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 
+import cv2
 import jax
 import numpy as np
 
@@ -19,8 +22,29 @@ from vit_jax.weights.manifest import read_manifest
 from vit_jax.weights.run_folder import RunFolder
 
 TOTAL = 240
+
+
+def _images():
+    """A folder of noise in four classes. Digits would do, but importing scikit-learn is a fifth of
+    the time that a process takes to start, and these start often."""
+    folder = pathlib.Path(__file__).parents[2] / ".pytest_cache" / "noise"
+    if not folder.is_dir():
+        folder.parent.mkdir(exist_ok=True)
+        new = pathlib.Path(tempfile.mkdtemp(dir=folder.parent))
+        rng = np.random.default_rng(0)
+        for number in range(80):
+            path = new / str(number % 4) / f"{number}.png"
+            path.parent.mkdir(exist_ok=True)
+            cv2.imwrite(str(path), rng.integers(0, 255, (16, 16, 3), np.uint8))
+        with contextlib.suppress(OSError):  # another worker was faster
+            new.rename(folder)
+    return folder
+
+
+DATA = _images()
 FLAGS = (
-    "--config=configs/demo.py:stage=finetune", "--config.model.width=16",
+    "--config=configs/demo.py:stage=finetune", f"--config.data.name={DATA}",
+    f"--config.evaluators.digits.data={DATA}", "--config.model.width=16",
     "--config.model.depth=2", "--config.model.heads=2", "--config.model.mlp_dim=32",
     "--config.image_size=16", "--config.batch_size=8", f"--config.total={TOTAL} steps",
     "--config.log_every=1 steps", "--config.checkpoint_every=4 steps",
