@@ -202,5 +202,5 @@ def test_a_process_that_hangs_is_told_by_the_others(untouched, tmp_path):
         assert job.wait_for(lambda: "process 0 has been in 'step' for" in job.log(), 60)
         assert job.kill(1, signal.SIGCONT)
         assert job.wait() == 0, job.log()[-3000:]
-    assert "usually" in job.log() and "in _check_steps" in job.log()
+    assert "usually" in job.log() and "in _run_steps" in job.log()
     assert_same_run(folder, untouched)
