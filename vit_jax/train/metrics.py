@@ -1,6 +1,7 @@
 """Where numbers go: metrics.jsonl, the record of the run, and TensorBoard beside it."""
 
 import contextlib
+import errno
 import json
 import os
 import time
@@ -70,7 +71,7 @@ class MetricsWriter:
                 if not os.path.samestat(os.fstat(self._file), os.stat(self._folder.metrics)):
                     raise FileNotFoundError("another file is in its place")
                 if os.pwrite(self._file, line, self._size) < len(line):
-                    raise OSError("only a part of a record could be written")
+                    raise OSError(errno.ENOSPC, "a part of a record was written, and no more")
                 self._size += len(line)
                 return
             except OSError as error:
