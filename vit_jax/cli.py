@@ -51,6 +51,9 @@ def train(argv: Sequence[str]) -> int:
     from vit_jax.train import cluster, loop
     from vit_jax.train.config import run_config
 
+    # Orbax tells of one file that it cannot write in a thousand lines, the trainer in one.
+    for name in ("absl", "asyncio"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)
     cluster.join()
     with cluster.failing_at_once():
         loop.train(run_config(config), workdir)
