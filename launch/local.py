@@ -25,7 +25,7 @@ DIED = range(127, 256)  # what xpk restarts on as well
 SETTLED_SECONDS = 300  # a job that lived so long starts with a clean slate
 LONGEST_PAUSE = 60.0
 GRACE_SAVED = 60.0  # seconds for the other processes: they are saving too
-GRACE_DEAD, GRACE_FAILED = 0.0, 5.0  # nobody can go on without the dead; the failed agree on why
+GRACE_DEAD, GRACE_FAILED = 0.3, 5.0  # nobody can go on without the dead; the failed say why
 
 
 def main() -> int:
@@ -80,9 +80,12 @@ class _Supervisor:
         ]
         try:
             code = self._first_failure()
-            if code:
-                self._wait(_grace(code))
-            return code
+            if not code:
+                return DONE
+            self._wait(_grace(code))
+            # A process that says that it failed knows more than those that it took along.
+            codes = (_positive(process.poll()) for process in self._processes)
+            return next((c for c in codes if c and c != RESTART and c not in DIED), code)
         finally:
             for process in self._processes:
                 if process.poll() is None:
@@ -95,7 +98,7 @@ class _Supervisor:
             codes = [process.poll() for process in self._processes]
             for code in codes:
                 if code:
-                    return code if code > 0 else 128 - code
+                    return _positive(code)
             if None not in codes:
                 return DONE
             time.sleep(0.05)
@@ -145,6 +148,11 @@ def _grace(code: int) -> float:
     if code == RESTART:
         return GRACE_SAVED
     return GRACE_DEAD if code in DIED else GRACE_FAILED
+
+
+def _positive(code: int | None) -> int | None:
+    """As a shell has it: 137 for a process that was killed by signal 9."""
+    return 128 - code if code is not None and code < 0 else code
 
 
 def _say(text: str) -> None:

@@ -10,7 +10,8 @@ import sys
 import traceback
 from collections.abc import Iterable
 
-EXIT_DONE, EXIT_FAILED, EXIT_USAGE, EXIT_RESTART, EXIT_INTERRUPTED = 0, 1, 2, 42, 130
+EXIT_DONE, EXIT_FAILED, EXIT_USAGE, EXIT_RESTART = 0, 1, 2, 42
+EXIT_INTERRUPTED, EXIT_DIED = 130, 134
 
 
 class UsageError(Exception):

@@ -102,7 +102,8 @@ class Checkpoints:
         """
         for attempt in range(_ATTEMPTS):
             self.wait()
-            is_begun = self._try(lambda: self._begin(step, state, notes or {}))
+            args = save_args(_items(state), notes or {})
+            is_begun = self._try(lambda args=args: self._begin(step, args))
             if not wait or (is_begun and self._try(self._wait)):
                 return
             time.sleep(_PAUSE_SECONDS * 2**attempt)
@@ -163,7 +164,7 @@ class Checkpoints:
         if steps:
             multihost_utils.sync_global_devices("set aside")
 
-    def _begin(self, step: int, state: TrainState, notes: Mapping[str, Any]) -> None:
+    def _begin(self, step: int, args: ocp.args.Composite) -> None:
         if self._manager is None:
             options = ocp.CheckpointManagerOptions(
                 preservation_policy=self._retention,
@@ -173,7 +174,7 @@ class Checkpoints:
                 cleanup_tmp_directories=True,  # what a killed process left of its last save
             )
             self._manager = ocp.CheckpointManager(self._folder.resolve(), options=options)
-        self._manager.save(step, args=save_args(_items(state), notes), force=True)
+        self._manager.save(step, args=args, force=True)
 
     def _wait(self) -> None:
         if self._manager is not None:
@@ -186,16 +187,18 @@ class Checkpoints:
             act()
             return True
         except Exception as error:  # of many kinds, from the file system and from Orbax
+            text = " ".join(str(error).split())
+            if jax.process_count() > 1 and not _is_of_files(error, text):
+                raise  # most likely another process has died
             self._failures += 1
-            text = " ".join(str(error).split())[:200]
             # Several processes cannot try again together: the others may not know.
             if self._failures >= _ATTEMPTS or jax.process_count() > 1:
                 raise CannotWrite(
-                    f"{self._folder}: a checkpoint could not be written ({text}); that of step "
-                    f"{latest_step(self._folder)} is good. Make room or repair the folder, then "
-                    f"start again"
+                    f"{self._folder}: a checkpoint could not be written ({text[:200]}); that of "
+                    f"step {latest_step(self._folder)} is good. Make room or repair the folder, "
+                    f"then start again"
                 ) from error
-            self._note(f"a checkpoint could not be written, will try again: {text}")
+            self._note(f"a checkpoint could not be written, will try again: {text[:200]}")
             with contextlib.suppress(Exception):
                 self._close()  # what a failed save leaves in it is no state to go on from
             return False
@@ -204,6 +207,10 @@ class Checkpoints:
         manager, self._manager = self._manager, None
         if manager is not None:
             manager.close()
+
+
+def _is_of_files(error: Exception, text: str) -> bool:
+    return isinstance(error, OSError) or "os_error_code" in text  # so TensorStore says it
 
 
 def _items(state: TrainState) -> dict[str, Any]:

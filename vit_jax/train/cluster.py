@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import jax
 
-from vit_jax.errors import Stopped, told
+from vit_jax.errors import EXIT_DIED, RunFailed, Stopped, UsageError, told
 
 # What launch/local.py tells the processes that it starts.
 COORDINATOR, PROCESSES, PROCESS = "VIT_JAX_COORDINATOR", "VIT_JAX_PROCESSES", "VIT_JAX_PROCESS"
@@ -46,7 +46,11 @@ def failing_at_once() -> Iterator[None]:
     except (Exception, KeyboardInterrupt) as error:
         if is_alone() or isinstance(error, Stopped):
             raise
-        os._exit(told(error))
+        code = told(error)
+        # What is not the run's own failure is most likely the death of another process, as it looks
+        # from here; where JAX notices first, it aborts with the same code.
+        is_own = isinstance(error, UsageError | RunFailed | KeyboardInterrupt)
+        os._exit(code if is_own else EXIT_DIED)
 
 
 def is_lead() -> bool:
