@@ -4,8 +4,10 @@
     launch/local.py --processes=2 --devices-per-process=2 -- \
         vit-jax train --config=configs/demo.py --workdir=runs/two
 
-A rehearsal of a pod: real processes, real collectives, CPU devices. Exit code: the first that is
-not 0, after the other processes were stopped.
+A rehearsal of a pod: real processes, real collectives, CPU devices, and the contract of JobSet and
+SLURM. A process that dies (127-255, or by a signal) or asks for it (42) has the whole job started
+again, and the run goes on from its newest good checkpoint; any other code ends it. SIGTERM and
+Ctrl-C are passed on. Exit code: 0 done, else that of the first process that failed.
 """
 
 import argparse
@@ -17,30 +19,115 @@ import subprocess
 import sys
 import time
 
+DONE, RESTART = 0, 42
+DIED = range(127, 256)  # what xpk restarts on as well
+
+SETTLED_SECONDS = 300  # a job that lived so long starts with a clean slate
+LONGEST_PAUSE = 60.0
+GRACE_SAVED = 60.0  # seconds for the other processes: they are saving too
+GRACE_DEAD, GRACE_FAILED = 0.3, 5.0  # nobody can go on without the dead; the failed say why
+
 
 def main() -> int:
     arguments = _parse()
-    address = f"localhost:{_free_port()}"
-    environments = [
-        _environment(arguments, address, number) for number in range(arguments.processes)
-    ]
     if arguments.dry_run:
-        for environment in environments:
-            settings = " ".join(f"{key}={value}" for key, value in environment.items())
-            print(f"{settings} {shlex.join(arguments.command)}")
-        return 0
-    processes = [
-        subprocess.Popen(arguments.command, env=os.environ | environment)
-        for environment in environments
-    ]
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # through `finally`, to the children
-    return _wait(processes)
+        for number in range(arguments.processes):
+            settings = _environment(arguments, "localhost:PORT", number)
+            text = " ".join(f"{key}={value}" for key, value in settings.items())
+            print(f"{text} {shlex.join(arguments.command)}")
+        return DONE
+    return _Supervisor(arguments).run()
+
+
+class _Supervisor:
+    """Starts the job, again and again, until it is done, hopeless, or told to stop."""
+
+    def __init__(self, arguments: argparse.Namespace) -> None:
+        self._arguments = arguments
+        self._processes: list[subprocess.Popen] = []
+        self._is_stopping = False
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._pass_on)
+
+    def run(self) -> int:
+        restarts = 0
+        while True:
+            began = time.monotonic()
+            code = self._run_once()
+            if self._is_stopping or (code != RESTART and code not in DIED):
+                return code
+            restarts = 0 if time.monotonic() - began > SETTLED_SECONDS else restarts
+            if restarts >= self._arguments.restarts:
+                _say(f"exit code {code}, and {restarts} restarts did not help")
+                return code
+            pause = min(self._arguments.pause * 2**restarts, LONGEST_PAUSE)
+            restarts += 1
+            _say(f"exit code {code}: restart {restarts} in {pause:.1f} s")
+            self._sleep(pause)
+            if self._is_stopping:
+                return code
+
+    def _run_once(self) -> int:
+        address = f"localhost:{_free_port()}"
+        # In sessions of their own: a Ctrl-C reaches them once, from here.
+        self._processes = [
+            subprocess.Popen(
+                self._arguments.command,
+                env=os.environ | _environment(self._arguments, address, number),
+                start_new_session=True,
+            )
+            for number in range(self._arguments.processes)
+        ]
+        try:
+            code = self._first_failure()
+            if not code:
+                return DONE
+            self._wait(_grace(code))
+            # A process that says that it failed knows more than those that it took along.
+            codes = (_positive(process.poll()) for process in self._processes)
+            return next((c for c in codes if c and c != RESTART and c not in DIED), code)
+        finally:
+            for process in self._processes:
+                if process.poll() is None:
+                    process.kill()
+                process.wait()
+
+    def _first_failure(self) -> int:
+        """The exit code of the first that is not done, or 0 when all are."""
+        while True:
+            codes = [process.poll() for process in self._processes]
+            for code in codes:
+                if code:
+                    return _positive(code)
+            if None not in codes:
+                return DONE
+            time.sleep(0.05)
+
+    def _wait(self, seconds: float) -> None:
+        end = time.monotonic() + seconds
+        while time.monotonic() < end and any(p.poll() is None for p in self._processes):
+            time.sleep(0.05)
+
+    def _sleep(self, seconds: float) -> None:
+        end = time.monotonic() + seconds
+        while time.monotonic() < end and not self._is_stopping:
+            time.sleep(0.05)
+
+    def _pass_on(self, number: int, _: object) -> None:
+        self._is_stopping = True
+        for process in self._processes:
+            if process.poll() is None:
+                process.send_signal(number)
 
 
 def _parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--processes", type=int, required=True)
     parser.add_argument("--devices-per-process", type=int, default=1)
+    parser.add_argument("--restarts", type=int, default=10, help="in a row, before giving up")
+    parser.add_argument(
+        "--pause", type=float, default=1.0, help="seconds before the first restart; then doubled"
+    )
     parser.add_argument("--dry-run", action="store_true", help="print what would run")
     parser.add_argument("command", nargs="+", metavar="-- COMMAND")
     return parser.parse_args()
@@ -57,24 +144,19 @@ def _environment(arguments: argparse.Namespace, address: str, number: int) -> di
     }
 
 
-def _wait(processes: list[subprocess.Popen]) -> int:
-    """Until all are done, or one has failed: one process cannot go on without the others."""
-    try:
-        while True:
-            codes = [process.poll() for process in processes]
-            failed = [code for code in codes if code]
-            if failed or None not in codes:
-                return failed[0] if failed else 0
-            time.sleep(0.1)
-    finally:
-        for process in processes:
-            if process.poll() is None:
-                process.terminate()
-        for process in processes:
-            try:
-                process.wait(timeout=10)
-            except subprocess.TimeoutExpired:  # JAX holds on to SIGTERM while others are missing
-                process.kill()
+def _grace(code: int) -> float:
+    if code == RESTART:
+        return GRACE_SAVED
+    return GRACE_DEAD if code in DIED else GRACE_FAILED
+
+
+def _positive(code: int | None) -> int | None:
+    """As a shell has it: 137 for a process that was killed by signal 9."""
+    return 128 - code if code is not None and code < 0 else code
+
+
+def _say(text: str) -> None:
+    print(f"launch/local.py: {text}", file=sys.stderr, flush=True)
 
 
 def _free_port() -> int:

@@ -12,9 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from vit_jax.errors import Diverged, UsageError
-
-EXIT_DONE, EXIT_FAILED, EXIT_USAGE, EXIT_INTERRUPTED = 0, 1, 2, 130
+from vit_jax.errors import EXIT_DONE, EXIT_FAILED, UsageError, told
 
 
 def main() -> int:
@@ -23,18 +21,11 @@ def main() -> int:
 
 
 def run_verb(verb: Callable[[Sequence[str]], int], argv: Sequence[str]) -> int:
-    """Runs a verb; a user's mistake becomes one line and exit code 2."""
+    """Runs a verb; what ends it is told in one line and becomes an exit code (errors.py)."""
     try:
         return verb(argv)
-    except UsageError as error:
-        print(f"vit-jax: {error}", file=sys.stderr)
-        return EXIT_USAGE
-    except Diverged as error:
-        print(f"vit-jax: {error}", file=sys.stderr)
-        return EXIT_FAILED
-    except KeyboardInterrupt:
-        print("vit-jax: interrupted", file=sys.stderr)
-        return EXIT_INTERRUPTED
+    except (Exception, KeyboardInterrupt) as error:
+        return told(error)
 
 
 def dispatch(argv: Sequence[str]) -> int:
@@ -62,11 +53,15 @@ def train(argv: Sequence[str]) -> int:
     from vit_jax.train.config import run_config
     from vit_jax.train.sweep import sweep, sweep_text
 
+    # Orbax tells of one file that it cannot write in a thousand lines, the trainer in one.
+    for name in ("absl", "asyncio"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)
     cluster.join()
-    if not flags.sweep:
-        loop.train(run_config(flags.config), flags.workdir)
-        return EXIT_DONE
-    result = sweep(run_config(flags.config), flags.workdir)
+    with cluster.failing_at_once():
+        if not flags.sweep:
+            loop.train(run_config(flags.config), flags.workdir)
+            return EXIT_DONE
+        result = sweep(run_config(flags.config), flags.workdir)
     if cluster.is_lead():
         print(sweep_text(result))
     return EXIT_DONE

@@ -1,8 +1,11 @@
 """Two real processes train as one does."""
 
+import signal
 import subprocess
 import sys
 import time
+
+import pytest
 
 from vit_jax.weights.run_folder import RunFolder
 
@@ -51,6 +54,68 @@ def test_a_child_that_will_not_stop_is_killed():
     command = [sys.executable, "launch/local.py", "--processes=2", "--", sys.executable, "-c"]
     assert subprocess.run([*command, script]).returncode == 3
     assert time.monotonic() - started < 30
+
+
+def supervise(script, *options, processes=2, **keywords):
+    command = [sys.executable, "launch/local.py", f"--processes={processes}", "--pause=0.01"]
+    return subprocess.Popen(
+        [*command, *options, "--", sys.executable, "-u", "-c", script],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **keywords,
+    )  # fmt: skip
+
+
+# Counts its starts in a file, and ends as its n-th argument says.
+COUNT = """
+import os, pathlib, signal, sys, time
+if os.environ["VIT_JAX_PROCESS"] != "0":
+    time.sleep(60)
+path = pathlib.Path({path!r})
+starts = len(path.read_text()) if path.exists() else 0
+path.write_text("x" * (starts + 1))
+code = {codes}[starts]
+os.kill(os.getpid(), -code) if code < 0 else sys.exit(code)
+"""
+
+
+@pytest.mark.parametrize(
+    ("codes", "options", "starts", "ends_with"),
+    [
+        ([-9, 42, 134, 255, 1], (), 5, 1),  # all of these are restarted, 1 is not
+        ([-9, 2], (), 2, 2),
+        ([3], (), 1, 3),
+        ([-9] * 9, ("--restarts=2",), 3, 137),
+        ([42] * 9, ("--restarts=0",), 1, 42),
+    ],
+)
+def test_exit_codes_decide_on_a_restart(tmp_path, codes, options, starts, ends_with):
+    script = COUNT.format(path=str(tmp_path / "starts"), codes=codes)
+    job = supervise(script, *options, processes=1)
+    said = job.communicate(timeout=60)[1]
+    assert job.returncode == ends_with
+    assert len((tmp_path / "starts").read_text()) == starts
+    assert said.count(": restart ") == starts - 1
+
+
+def test_the_others_of_a_dead_process_are_restarted_with_it(tmp_path):
+    script = COUNT.format(path=str(tmp_path / "starts"), codes=[-9, 1])
+    began = time.monotonic()
+    assert supervise(script).wait(timeout=30) == 1
+    assert time.monotonic() - began < 20  # and not the minute for which the other sleeps
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_signals_are_passed_on_once_and_end_the_job(number):
+    script = (
+        "import os, signal, sys, time\n"
+        f"signal.signal({int(number)}, lambda *_: (print('asked'), sys.exit(42)))\n"
+        "print('ready')\n"
+        "time.sleep(60)\n"
+    )
+    job = supervise(script)
+    assert [job.stdout.readline() for _ in range(2)] == ["ready\n"] * 2
+    job.send_signal(number)
+    said = job.communicate(timeout=30)[0]
+    assert job.returncode == 42 and said.count("asked") == 2
 
 
 def test_dry_run_prints_what_would_run(tmp_path):

@@ -33,7 +33,7 @@ def final_state(workdir):
         run, loop.open_source("digits", "train", 16), loop.make_mesh(run.mesh)
     )
     with Checkpoints(RunFolder(pathlib.Path(workdir)).checkpoints, keep=2) as checkpoints:
-        state = checkpoints.restore_latest(program.state)
+        state = checkpoints.restore_newest(program.state).state
     leaves, _ = jax.tree_util.tree_flatten_with_path(state)
     return {jax.tree_util.keystr(path): np.asarray(leaf) for path, leaf in leaves}
 

@@ -11,6 +11,7 @@ from vit_jax.data.sources import open_source
 from vit_jax.models.flops import multiply_adds
 from vit_jax.models.variants import model_config
 from vit_jax.train import chips
+from vit_jax.train.acts import CHECKPOINT, DATA_WAIT, EVALUATION, STEP, Acts
 from vit_jax.train.clock import Clock, Pace
 from vit_jax.train.config import run_config
 from vit_jax.train.program import make_program
@@ -83,12 +84,15 @@ def test_chips_are_called_as_jax_calls_them():
 def test_waiting_for_data_is_a_share_of_training(monkeypatch):
     now = [0.0]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
-    clock = Clock(start=10, total=30, batch_size=4)
-    with clock.waiting():
+    acts = Acts()
+    clock = Clock(start=10, total=30, batch_size=4, acts=acts)
+    acts.begin(STEP)
+    with acts.during(DATA_WAIT):
         now[0] += 1
     now[0] += 3
-    with clock.paused():
-        now[0] += 100
+    for other in (EVALUATION, CHECKPOINT):
+        with acts.during(other):
+            now[0] += 50
     pace = clock.measure(18)
     assert pace == Pace(images_per_second=8, data_wait=0.25, eta=6)
     now[0] += 2

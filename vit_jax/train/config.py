@@ -224,10 +224,12 @@ class RunConfig:
     init: str = ""  # a run folder or an npz to start from: fine-tuning
     seed: int = 0
     log_every: str = "50 steps"
-    checkpoint_every: str = "10%"
-    checkpoints_kept: int = 2
+    checkpoint_every: str = "10%"  # or by the clock, "10 minutes", "1 hour"
+    checkpoints_kept: int = 2  # the newest
+    keep_every: str = ""  # keep the first checkpoint of every so long besides, as in "5 epochs"
     best_by: str = ""  # a metric, as in "validation/accuracy": its best step is kept, and is used
     patience: int = 0  # > 0: stop after so many evaluations without a better one
+    alarm_seconds: float = 60.0  # tell what all threads do when a step takes longer; 0: never
     bad_steps_allowed: int = 20  # in a row, with a loss or gradient that is not finite
     spike_norm: float = 0.0  # > 0: a step whose gradient is larger is not applied either
 
@@ -237,6 +239,7 @@ class RunConfig:
         _at_least(1, "bad_steps_allowed", self.bad_steps_allowed)
         _at_least(0, "seed", self.seed)
         _at_least(1, "checkpoints_kept", self.checkpoints_kept)
+        _at_least(0, "alarm_seconds", self.alarm_seconds)
         _at_least(0, "patience", self.patience)
         if self.patience and not self.best_by:
             raise UsageError(

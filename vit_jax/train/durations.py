@@ -42,3 +42,9 @@ def to_steps(
 def steps_by_size(dataset_size: int) -> int:
     """How long to fine-tune on so many images."""
     return next(steps for most, steps in _STEPS_BY_SIZE if dataset_size < most)
+
+
+def to_seconds(duration: str) -> float | None:
+    """Of a duration in minutes or hours; None where it has another unit."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(minute|hour)s?", str(duration).strip())
+    return match and float(match[1]) * {"minute": 60, "hour": 3600}[match[2]]

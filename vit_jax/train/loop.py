@@ -15,25 +15,30 @@ from flax import nnx
 from vit_jax.data.batches import local_rows, on_device, train_batches, train_indices
 from vit_jax.data.source import Source
 from vit_jax.data.sources import open_source
-from vit_jax.errors import Diverged, UsageError
+from vit_jax.errors import Diverged, Stopped, UsageError
 from vit_jax.evaluate.evaluators import Evaluator, make_evaluator
 from vit_jax.models.config import NetworkConfig, as_size, config_to_dict
+from vit_jax.train.acts import CHECKPOINT, COMPILE, DATA_WAIT, EVALUATION, STEP, Acts
 from vit_jax.train.bad_images import BadImages
+from vit_jax.train.cadence import Cadence
 from vit_jax.train.checkpoint import Checkpoints
 from vit_jax.train.clock import Clock
 from vit_jax.train.cluster import is_lead
 from vit_jax.train.config import RunConfig, changes, run_config
 from vit_jax.train.environment import environment
-from vit_jax.train.metrics import MetricsWriter
+from vit_jax.train.lock import only_job
+from vit_jax.train.metrics import MetricsWriter, drop_records_after
 from vit_jax.train.program import Program, make_program, steps_of, total_steps_of
 from vit_jax.train.progress import Progress
 from vit_jax.train.sharding import make_mesh
+from vit_jax.train.signals import StopSignals
 from vit_jax.train.step import TrainState
 from vit_jax.train.teacher import TeacherWeights, find_teacher
 from vit_jax.train.usage import Yardstick, description, yardstick
 from vit_jax.train.watch import Watch
 from vit_jax.weights.checkpoint import latest_step
 from vit_jax.weights.load import find_weights, load_params
+from vit_jax.weights.manifest import Damaged
 from vit_jax.weights.run_folder import RunFolder, read_json, write_json
 
 # How far the host may run ahead of the devices: enough to keep them busy, few enough that
@@ -47,6 +52,15 @@ def train(config: RunConfig, workdir: str | pathlib.Path) -> dict[str, Any]:
     Returns what summary.json holds.
     """
     folder = _open_folder(workdir, config)
+    with (
+        only_job(folder.path),
+        StopSignals() as stop,
+        Acts(config.alarm_seconds) as acts,
+    ):
+        return _train(config, folder, stop, acts)
+
+
+def _train(config: RunConfig, folder: RunFolder, stop: StopSignals, acts: Acts) -> dict[str, Any]:
     source = open_source(config.data.name, config.data.split, as_size(config.image_size))
     mesh = make_mesh(config.mesh)
     total = total_steps_of(config, source)
@@ -62,28 +76,35 @@ def train(config: RunConfig, workdir: str | pathlib.Path) -> dict[str, Any]:
     )
     schedule = _make_schedule(config, program, source)
 
-    kept = config.checkpoints_kept
-    with Checkpoints(folder.checkpoints, kept, _watch(folder, config).best) as checkpoints:
-        state = checkpoints.restore_latest(program.state)
-        start = 0 if state is None else int(state.step)
-        with Progress(folder.path.name, program.total_steps, silent=not is_lead()) as progress:
-            if state is None:
-                state = _first_state(config, program, progress)
-            else:
-                progress.note(f"resuming at step {start}")
-            frozen = teacher.read(program.frozen) if teacher else {}
-            # Not before: weights that do not fit leave no folder that looks like a run.
-            if is_lead():
-                _write_description(folder, config, program, source, teacher)
-            measured_by = yardstick(config, program.network, teacher and teacher.network)
-            for line in (*description(config, program, mesh), measured_by.text()):
-                progress.note(line)
-            if teacher:
-                progress.note(f"teacher: {teacher.place.path}, {teacher.place.version}")
-            run = _Run(
-                config, program, source, schedule, measured_by, folder, checkpoints, progress
-            )
-            summary = _run_steps(run, state, start, frozen)
+    with (
+        Progress(folder.path.name, program.total_steps, silent=not is_lead()) as progress,
+        Checkpoints(
+            folder.checkpoints, config.checkpoints_kept, schedule.keep_every, progress.note
+        ) as checkpoints,
+    ):
+        restored = checkpoints.restore_newest(program.state)
+        if restored is None:
+            state, start = _first_state(config, program, progress), 0
+        else:
+            state, start = restored.state, int(restored.state.step)
+            acts.resume(restored.notes["goodput"], _last_sign(folder))
+            progress.note(f"resuming at step {start}")
+        frozen = teacher.read(program.frozen) if teacher else {}
+        # Not before: weights that do not fit leave no folder that looks like a run.
+        if is_lead():
+            if _has_changed(folder, config):
+                drop_records_after(folder, start)
+            _write_description(folder, config, program, source, teacher)
+        measured_by = yardstick(config, program.network, teacher and teacher.network)
+        for line in (*description(config, program, mesh), measured_by.text()):
+            progress.note(line)
+        if teacher:
+            progress.note(f"teacher: {teacher.place.path}, {teacher.place.version}")
+        run = _Run(
+            config, program, source, schedule, measured_by, folder, checkpoints, progress, stop,
+            acts,
+        )  # fmt: skip
+        summary = _run_steps(run, state, start, frozen)
         if is_lead():
             write_json(folder.summary, summary)
         return summary
@@ -94,7 +115,8 @@ class _Schedule:
     """After which steps things happen besides training."""
 
     log: int
-    checkpoint: int
+    checkpoint: Cadence
+    keep_every: int  # of the checkpoints; 0: only the newest
     evaluators: tuple[tuple[str, int, Evaluator], ...]  # (name, every, evaluator)
     total: int
 
@@ -121,65 +143,87 @@ class _Run:
     folder: RunFolder
     checkpoints: Checkpoints
     progress: Progress
+    stop: StopSignals
+    acts: Acts
 
 
 def _run_steps(run: _Run, state: TrainState, start: int, frozen: Any) -> dict[str, Any]:
     schedule, progress, batch_size = run.schedule, run.progress, run.config.batch_size
+    acts = run.acts
     bad_images = BadImages(
         run.source, run.folder.path, run.config.data.bad_images_allowed, progress
     )
     batches = _batches(run, start, bad_images)
-    step_fn = _compile(run.program, progress)
+    with acts.during(COMPILE):
+        step_fn = _compile(run.program, progress)
     in_flight: collections.deque[Any] = collections.deque()
     records = [record for record in run.folder.metrics_records() if record["step"] <= start]
     latest = {key: value for record in records for key, value in record.items() if key != "step"}
     before = {key: latest.get(f"train/{key}", 0.0) for key in ("seconds", "core_hours")}
-    clock = Clock(start, schedule.total, batch_size, before=before["seconds"])
+    clock = Clock(start, schedule.total, batch_size, acts, before=before["seconds"])
     watch = Watch(run.config.best_by, run.config.patience, records)
     with (
         contextlib.closing(batches),
         MetricsWriter(run.folder, start) if is_lead() else contextlib.nullcontext() as writer,
     ):
+        acts.begin(STEP)
         step = start
         while step < schedule.total and not watch.is_over:
             step += 1
-            with clock.waiting():
+            with acts.during(DATA_WAIT):
                 batch = next(batches)
             state, metrics = step_fn(state, batch, frozen)
             in_flight.append((step, metrics))
             _check_steps(run, in_flight, keep=_STEPS_IN_FLIGHT if step < schedule.total else 0)
             record: dict[str, float] = {}
             if schedule.due(schedule.log, step):
-                values = {key: float(value) for key, value in metrics.items()}
-                if values.pop("bad_in_a_row"):  # nothing was learned: its other numbers say nothing
-                    values = {"bad_steps": values["bad_steps"]}
-                pace = clock.measure(step)
-                shown = {k: values[k] for k in ("loss", "accuracy") if k in values}
-                progress.update(step, shown, pace.images_per_second, pace.eta)
-                values |= run.yardstick.measure(pace, clock.seconds, before)
+                values = _training_values(run, step, metrics, clock, before)
                 values["bad_images"] = len(bad_images)
                 record |= {f"train/{key}": value for key, value in values.items()}
-            record |= _evaluate(run, state, schedule.evaluators_due(step), clock)
+            record |= _evaluate(run, state, schedule.evaluators_due(step))
             watch.see(step, record)
             if watch.is_over:  # before the end: what would have been measured there is measured now
-                record |= _evaluate(run, state, schedule.evaluators_not_due(step), clock)
+                record |= _evaluate(run, state, schedule.evaluators_not_due(step))
                 progress.note(f"stopping at step {step}: {watch.text()}")
             latest |= record
             if record and writer:
                 writer.write(step, record)
             # Records come first: a step in a checkpoint is a step in metrics.jsonl.
-            is_best = watch.is_best(step)
-            if schedule.due(schedule.checkpoint, step) or is_best or watch.is_over:
-                run.checkpoints.save(step, state, is_best=is_best)
+            is_last = step == schedule.total or watch.is_over
+            is_stopped = run.stop.is_asked(step) and not is_last
+            is_due = schedule.checkpoint.is_due(step) or watch.is_best(step)
+            if is_due or is_stopped or is_last:
+                with acts.during(CHECKPOINT):
+                    if writer:
+                        writer.sync()
+                    notes, best = {"goodput": acts.notes()}, watch.best and watch.best.step
+                    run.checkpoints.save(step, state, notes, best=best, wait=is_stopped or is_last)
+            if is_stopped:
+                raise Stopped(f"{run.folder.path}: saved at step {step}; start again to go on")
     return {
         "steps": step,
         "examples": step * batch_size,
         "seconds": round(clock.seconds, 1),
+        "goodput": {"share": acts.goodput(), "seconds": acts.seconds()},
         "peak_flops_per_device": run.yardstick.peak.flops,
         "peak_flops_source": run.yardstick.peak.source,
         "metrics": latest,
-        **_measure_best(run, watch, step, latest, clock),
+        **_measure_best(run, watch, step, latest),
     }
+
+
+def _training_values(
+    run: _Run, step: int, metrics: dict[str, jax.Array], clock: Clock, before: dict[str, float]
+) -> dict[str, float]:
+    """What a step was like; shown as well."""
+    values = {key: float(value) for key, value in metrics.items()}
+    if values.pop("bad_in_a_row"):  # nothing was learned: its other numbers say nothing
+        values = {"bad_steps": values["bad_steps"]}
+    pace = clock.measure(step)
+    shown = {key: values[key] for key in ("loss", "accuracy") if key in values}
+    shown["goodput"] = run.acts.goodput()
+    run.progress.update(step, shown, pace.images_per_second, pace.eta)
+    return values | run.yardstick.measure(pace, clock.seconds, before)
 
 
 def _check_steps(run: _Run, in_flight: collections.deque, keep: int) -> None:
@@ -212,13 +256,11 @@ def _shortened(indices: list[int]) -> str:
     return first if len(indices) <= 8 else f"{first}, ... ({len(indices)} in all)"
 
 
-def _evaluate(
-    run: _Run, state: TrainState, evaluators: dict[str, Evaluator], clock: Clock
-) -> dict[str, float]:
+def _evaluate(run: _Run, state: TrainState, evaluators: dict[str, Evaluator]) -> dict[str, float]:
     record: dict[str, float] = {}
     if not evaluators:
         return record
-    with clock.paused():
+    with run.acts.during(EVALUATION):
         params = run.program.weights(state.average or state.params)
         model = nnx.merge(run.program.graphdef, params)
         for name, evaluator in evaluators.items():
@@ -226,9 +268,7 @@ def _evaluate(
     return record
 
 
-def _measure_best(
-    run: _Run, watch: Watch, step: int, latest: dict[str, float], clock: Clock
-) -> dict[str, Any]:
+def _measure_best(run: _Run, watch: Watch, step: int, latest: dict[str, float]) -> dict[str, Any]:
     """What the weights are worth that the run is for, where its config says what is best."""
     if watch.best is None:
         return {}
@@ -236,9 +276,12 @@ def _measure_best(
     if watch.is_best(step):
         metrics = {k: v for k, v in latest.items() if k.partition("/")[0] in evaluators}
     else:
-        run.checkpoints.wait()
-        state = run.checkpoints.restore(watch.best.step, run.program.state)
-        metrics = _evaluate(run, state, evaluators, clock)
+        try:
+            state = run.checkpoints.restore(watch.best.step, run.program.state).state
+        except Damaged as error:
+            run.progress.note(f"the best checkpoint, of step {watch.best.step}, is lost: {error}")
+            return {}
+        metrics = _evaluate(run, state, evaluators)
     return {"best": {"by": watch.metric, "step": watch.best.step, "metrics": metrics}}
 
 
@@ -309,7 +352,10 @@ def _make_schedule(config: RunConfig, program: Program, source: Source) -> _Sche
     )
     return _Schedule(
         log=every(config.log_every, "log_every"),
-        checkpoint=every(config.checkpoint_every, "checkpoint_every"),
+        checkpoint=Cadence(
+            config.checkpoint_every, lambda duration: every(duration, "checkpoint_every")
+        ),
+        keep_every=every(config.keep_every, "keep_every") if config.keep_every else 0,
         evaluators=evaluators,
         total=program.total_steps,
     )
@@ -317,9 +363,9 @@ def _make_schedule(config: RunConfig, program: Program, source: Source) -> _Sche
 
 # What may change when a run is resumed. Everything else would make it another run.
 _MAY_CHANGE = (
-    "total", "log_every", "checkpoint_every", "checkpoints_kept", "evaluators", "mesh", "init",
-    "data.threads", "data.workers", "data.bad_images_allowed", "model.remat", "bad_steps_allowed",
-    "best_by", "patience", "sweep",
+    "total", "log_every", "checkpoint_every", "checkpoints_kept", "keep_every", "alarm_seconds",
+    "evaluators", "mesh", "init", "data.threads", "data.workers", "data.bad_images_allowed",
+    "model.remat", "bad_steps_allowed", "best_by", "patience", "sweep",
 )  # fmt: skip
 
 
@@ -360,8 +406,7 @@ def _open_folder(workdir: str | pathlib.Path, config: RunConfig) -> RunFolder:
         raise UsageError(f"--workdir={workdir}: only local folders so far, as in runs/mine")
     folder = RunFolder(pathlib.Path(workdir).expanduser())
     if folder.is_run() and latest_step(folder.checkpoints) is not None:  # else nothing is lost
-        more = (_NETWORK, _TEACHER, _CLASSES)
-        stored = {k: v for k, v in read_json(folder.config).items() if k not in more}
+        stored = _stored_config(folder)
         if not stored:
             raise UsageError(
                 f"--workdir={folder.path} holds converted weights and no run: start from them with "
@@ -388,6 +433,26 @@ def _open_folder(workdir: str | pathlib.Path, config: RunConfig) -> RunFolder:
 
 # What config.json holds besides the config.
 _NETWORK, _TEACHER, _CLASSES = "network", "teacher_version", "class_names"
+
+
+def _stored_config(folder: RunFolder) -> dict[str, Any]:
+    more = (_NETWORK, _TEACHER, _CLASSES)
+    return {k: v for k, v in read_json(folder.config).items() if k not in more}
+
+
+def _has_changed(folder: RunFolder, config: RunConfig) -> bool:
+    """Whether the run goes on with another config than it had."""
+    if not folder.is_run():
+        return False
+    try:
+        return bool(changes(run_config(_stored_config(folder)), config))
+    except UsageError:  # of another version, and without a checkpoint
+        return True
+
+
+def _last_sign(folder: RunFolder) -> float:
+    """When the run was last heard of."""
+    return folder.metrics.stat().st_mtime if folder.metrics.is_file() else 0.0
 
 
 def _write_description(

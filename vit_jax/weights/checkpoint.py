@@ -1,29 +1,113 @@
-"""The parameters of a checkpoint, without the optimizer, onto any devices of any machine."""
+"""Checkpoints on disk: which steps there are, and their arrays, verified, onto any devices."""
 
+import logging
 import pathlib
+import time
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import orbax.checkpoint as ocp
+
+from vit_jax.errors import UsageError
+from vit_jax.weights.manifest import (
+    MANIFEST,
+    Damaged,
+    check_forms,
+    make_manifest,
+    read_manifest,
+    verify,
+)
 
 # The names under which a checkpoint keeps the parts of a train state: what a network is, its
 # average where the run keeps one, and what only resuming needs.
 PARAMS, AVERAGE, PROGRESS = "params", "average", "progress"
 
+_READ_AGAIN_SECONDS = 1.0  # a file system may stumble; damage is still there a moment later
 
-def restore_params(checkpoints: pathlib.Path, target: Any, step: int) -> dict[str, Any]:
-    """The parameters of a step in a run's checkpoints folder, or their average if it keeps one,
+
+def restore_params(checkpoints: pathlib.Path, target: Any, steps: Sequence[int]) -> dict[str, Any]:
+    """The parameters of the first of these steps that is good, or their average if it keeps one,
     laid out as the abstract `target` says."""
-    with ocp.StandardCheckpointer() as checkpointer:
-        folder = checkpoints.resolve() / str(step)
-        item = AVERAGE if (folder / AVERAGE).is_dir() else PARAMS
-        return checkpointer.restore(folder / item, target)
+    reasons = {}
+    for number in steps:
+        folder = checkpoints / str(number)
+        try:
+            manifest = read_manifest(folder)
+            is_averaged = any(name.startswith(f"{AVERAGE}/") for name in manifest["leaves"])
+            item = AVERAGE if is_averaged else PARAMS
+            restored = read_items(folder, manifest, {item: target})
+            verify(manifest, restored)
+            return restored[item]
+        except Damaged as error:
+            # Left where it is: the run may be another's, or under way.
+            logging.getLogger("vit_jax").warning("%s is damaged: %s", folder, error)
+            reasons[number] = error
+    raise UsageError(f"{checkpoints.parent} {no_good_one(reasons)}")
+
+
+def no_good_one(reasons: Mapping[int, Damaged]) -> str:
+    """Why there is nothing to restore."""
+    if not reasons:
+        return "has no checkpoint yet: wait for its first, or train"
+    damages = "; ".join(f"step {step}: {reason}" for step, reason in reasons.items())
+    return f"has no good checkpoint, all there are cannot be used ({damages})"
+
+
+def read_items(
+    folder: pathlib.Path, manifest: Mapping[str, Any], targets: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Items of one step, laid out as the abstract `targets` say; not yet verified.
+
+    Each process reads by itself, without waiting for others: one that cannot must be able to say
+    so. That is why this is Orbax's handler and not its manager.
+    """
+    check_forms(manifest, targets, str(folder))
+    for attempt in range(2):
+        try:
+            return {name: _read(folder.resolve() / name, item) for name, item in targets.items()}
+        except Exception as error:  # of many kinds: what it is depends on the byte that is wrong
+            if attempt:
+                text = " ".join(str(error).split())
+                raise Damaged(f"it cannot be read: {text[:200]}") from error
+        time.sleep(_READ_AGAIN_SECONDS)
+    raise AssertionError
+
+
+def _read(path: pathlib.Path, target: Any) -> Any:
+    handler = ocp.StandardCheckpointHandler()
+    try:
+        return handler.restore(path, args=ocp.args.StandardRestore(target))
+    finally:
+        handler.close()
+
+
+def save_args(items: Mapping[str, Any], notes: Mapping[str, Any]) -> ocp.args.Composite:
+    """What Orbax is to write for one step: the items, and the manifest about them."""
+    arrays = {name: ocp.args.StandardSave(value) for name, value in items.items()}
+    manifest = ocp.args.JsonSave(make_manifest(items, notes))
+    return ocp.args.Composite(**arrays, **{MANIFEST: manifest})
+
+
+def all_steps(checkpoints: pathlib.Path) -> list[int]:
+    """All that are there by name, oldest first."""
+    if not checkpoints.is_dir():
+        return []
+    return sorted(int(p.name) for p in checkpoints.iterdir() if p.name.isdecimal() and p.is_dir())
+
+
+def finished_steps(checkpoints: pathlib.Path) -> list[int]:
+    """Those that were saved to their end, oldest first."""
+    return [step for step in all_steps(checkpoints) if _is_finished(checkpoints / str(step))]
+
+
+def _is_finished(folder: pathlib.Path) -> bool:
+    try:
+        read_manifest(folder)
+        return True
+    except Damaged:
+        return False
 
 
 def latest_step(checkpoints: pathlib.Path) -> int | None:
     """The newest finished step, or None."""
-    if not checkpoints.is_dir():
-        return None
-    return max(
-        (int(p.name) for p in checkpoints.iterdir() if p.name.isdigit() and (p / PARAMS).is_dir()),
-        default=None,
-    )
+    return max(finished_steps(checkpoints), default=None)

@@ -14,7 +14,7 @@ from flax import nnx
 from vit_jax.errors import UsageError
 from vit_jax.models.config import NetworkConfig, config_to_dict
 from vit_jax.models.network import graphdef, parameter_count
-from vit_jax.weights.checkpoint import PARAMS
+from vit_jax.weights.checkpoint import PARAMS, save_args
 from vit_jax.weights.dialects import dialect
 from vit_jax.weights.files import write_npz
 from vit_jax.weights.load import Stored, read_weights
@@ -71,8 +71,8 @@ def convert(
 def write_run_folder(path: pathlib.Path, network: NetworkConfig, params: dict[str, Any]) -> None:
     """A folder that `load` and `--config.init` take, as if a run had left it at step 0."""
     folder = RunFolder(path)
-    with ocp.StandardCheckpointer() as checkpointer:
-        checkpointer.save(folder.checkpoints.resolve() / "0" / PARAMS, params)
+    with ocp.Checkpointer(ocp.CompositeCheckpointHandler()) as checkpointer:
+        checkpointer.save(folder.checkpoints.resolve() / "0", save_args({PARAMS: params}, {}))
     write_json(folder.config, {"network": config_to_dict(network)})
 
 

@@ -3,6 +3,7 @@
 import dataclasses
 import logging
 import pathlib
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -16,7 +17,7 @@ from vit_jax.models.heads import Classifier
 from vit_jax.models.network import abstract_params, create_model, graphdef
 from vit_jax.models.variants import canonical_name, check_options, network_name
 from vit_jax.weights.adapt import Adapted, adapt
-from vit_jax.weights.checkpoint import latest_step, restore_params
+from vit_jax.weights.checkpoint import finished_steps, no_good_one, restore_params
 from vit_jax.weights.files import read_npz
 from vit_jax.weights.lora import GROUP as LORA
 from vit_jax.weights.run_folder import RunFolder
@@ -38,7 +39,7 @@ class Place:
     def read(self, target: Any) -> Any:
         """The parameters, each laid out as the abstract `target` says."""
         if self.step is not None:
-            return _restored(RunFolder(self.path), target, self.step)
+            return _restored(RunFolder(self.path), target, [self.step])
         return jax.tree.map(
             lambda value, leaf: jax.make_array_from_callback(
                 leaf.shape, leaf.sharding, lambda index: np.asarray(value)[index]
@@ -101,29 +102,28 @@ def read_weights(path: pathlib.Path, image_size: tuple[int, int] | None = None) 
         return Stored(*read_npz(path, image_size))
     folder = RunFolder(path)
     network = folder.network()
-    return Stored(network, _restored(folder, _on_one_device(network), _chosen_step(folder)))
+    return Stored(network, _restored(folder, _on_one_device(network), _steps(folder)))
 
 
 def find_weights(path: pathlib.Path) -> Place:
     """What lies at `path`, without its numbers where it is a run folder."""
     if path.is_dir():
         folder = RunFolder(path)
-        return Place(path, folder.network(), _chosen_step(folder))
+        network, steps = folder.network(), _steps(folder)
+        if not steps:
+            raise UsageError(f"{path} {no_good_one({})}")
+        return Place(path, network, steps[0])
     return Place(path, read_weights(path).network, None)
 
 
-def _chosen_step(folder: RunFolder) -> int:
-    """The best step of a run that says what is best, else the newest."""
+def _steps(folder: RunFolder) -> list[int]:
+    """Those to take weights from: the best of a run that says what is best, then the newest."""
+    newest = finished_steps(folder.checkpoints)[::-1]
     best = folder.best_step()
-    if best is not None and (folder.checkpoints / str(best)).is_dir():
-        return best
-    step = latest_step(folder.checkpoints)
-    if step is None:
-        raise UsageError(f"{folder.path} has no checkpoint yet: wait for its first, or train")
-    return step
+    return [best, *newest] if best in newest else newest
 
 
-def _restored(folder: RunFolder, target: Any, step: int) -> Any:
+def _restored(folder: RunFolder, target: Any, steps: Sequence[int]) -> Any:
     """The parameters of the network, laid out as the abstract `target` says."""
     lora = folder.lora()
     shardings = jax.tree.map(lambda leaf: leaf.sharding, target)
@@ -133,7 +133,7 @@ def _restored(folder: RunFolder, target: Any, step: int) -> Any:
         stored.get(LORA, {}),
     )
     target = {**target, LORA: factors} if factors else target
-    params = restore_params(folder.checkpoints, target, step)
+    params = restore_params(folder.checkpoints, target, steps)
     return jax.jit(lora.merged, out_shardings=shardings)(params) if factors else params
 
 

@@ -63,7 +63,9 @@ def write_arrays(path: pathlib.Path, arrays: dict[str, np.ndarray]) -> None:
         temporary.unlink(missing_ok=True)
 
 
-def _readable(array: np.ndarray) -> np.ndarray:
+def _readable(array: np.ndarray | bytes) -> np.ndarray:
+    if isinstance(array, bytes):  # numpy's way to say that it is none
+        raise ValueError("it holds a file that is no array")
     if array.dtype == np.dtype("V2"):
         array = array.view(ml_dtypes.bfloat16)
     if array.dtype in (ml_dtypes.bfloat16, np.float16):
