@@ -35,7 +35,8 @@ def test_a_name_becomes_a_fresh_model():
         ("runs/mine", "no such file or folder, and unknown model 'runs/mine'"),
     ],
 )
-def test_what_is_not_there_is_said_in_one_line(path, says):
+def test_what_is_not_there_is_said_in_one_line(path, says, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # in the source tree there may be runs
     with pytest.raises(UsageError) as error:
         vit_jax.load(path)
     assert says in str(error.value) and "\n" not in str(error.value)
