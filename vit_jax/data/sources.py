@@ -22,6 +22,10 @@ BUILT_IN: dict[str, Callable[[str, ImageSize], Source]] = {
     "visual_atoms_1k": lambda split, size: VisualAtoms(
         split, size, classes=1_000, images=1_281_167, name="visual_atoms_1k"
     ),
+    # Few enough classes to be learned on two CPU cores.
+    "visual_atoms_mini": lambda split, size: VisualAtoms(
+        split, size, classes=50, images=50_000, name="visual_atoms_mini"
+    ),
     "visual_atoms_multi": lambda split, size: VisualAtoms(
         split, size, multi_label=True, name="visual_atoms_multi"
     ),
