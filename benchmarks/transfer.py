@@ -1,6 +1,6 @@
 """What pre-training on visual_atoms is worth on a folder of photographs, against no pre-training.
 
-    python benchmarks/transfer.py /my/images [--workdir=runs/transfer] [--steps=1500] [--size=48]
+    python benchmarks/transfer.py /my/images [--workdir=runs/transfer] [--steps=1500] [--size=40]
 
 A small ViT learns a hundred thousand procedural images; then it, and the same network from random
 weights, are fine-tuned on the folder at a higher resolution with the same recipe, each with the
@@ -31,7 +31,7 @@ def main() -> None:
     parser.add_argument("data", help="one folder per class")
     parser.add_argument("--workdir", type=pathlib.Path, default=pathlib.Path("runs/transfer"))
     parser.add_argument("--steps", type=int, default=1500, help="of pre-training, 64 images each")
-    parser.add_argument("--size", type=int, default=48, help="of images in fine-tuning")
+    parser.add_argument("--size", type=int, default=40, help="of images in fine-tuning")
     arguments = parser.parse_args()
     before = arguments.workdir / "pretrain"
     train(run_config(pretraining(arguments.steps)), before)
@@ -66,9 +66,9 @@ def pretraining(steps: int) -> ml_collections.ConfigDict:
 
 def fine_tuning(data: str, size: int, init: str) -> ml_collections.ConfigDict:
     config = load_config(f"configs/finetune.py:data={data},schedule=tiny")
-    config.update(init=init, image_size=size, total="15 epochs")
+    config.update(init=init, image_size=size, total="10 epochs")
     config.model.update(MODEL)
-    config.sweep.rates = (0.01, 0.03, 0.1)
+    config.sweep.rates = (0.01, 0.03)
     return config
 
 

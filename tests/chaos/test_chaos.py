@@ -140,7 +140,7 @@ def test_a_full_disk_ends_the_run_with_code_1_and_it_goes_on_when_there_is_room(
             resource.prlimit(pid, resource.RLIMIT_FSIZE, (0, 0))
         assert job.wait() == 1, job.log()[-3000:]
     step = max(finished_steps(folder.checkpoints))
-    assert f"of step {step} is good. Make room" in job.log()
+    assert f"the checkpoint of step {step} is good. Make room" in job.log()
     with Job(folder.path) as job:
         assert job.wait() == 0, job.log()[-3000:]
     assert f"resuming at step {step}" in job.log()

@@ -20,10 +20,10 @@ from vit_jax.weights.checkpoint import (
     PARAMS,
     PROGRESS,
     all_steps,
-    latest_step,
     no_good_one,
     read_items,
     save_args,
+    what_is_left,
 )
 from vit_jax.weights.manifest import Damaged, read_manifest, verify
 
@@ -198,9 +198,9 @@ class Checkpoints:
             # Several processes cannot try again together: the others may not know.
             if self._failures >= _ATTEMPTS or jax.process_count() > 1:
                 raise CannotWrite(
-                    f"{self._folder}: a checkpoint could not be written ({text[:200]}); that of "
-                    f"step {latest_step(self._folder)} is good. Make room or repair the folder, "
-                    f"then start again"
+                    f"{self._folder}: a checkpoint could not be written ({text[:200]}); "
+                    f"{what_is_left(self._folder)}. Make room or repair the folder, then start "
+                    f"again"
                 ) from error
             self._note(f"a checkpoint could not be written, will try again: {text[:200]}")
             with contextlib.suppress(Exception):

@@ -36,7 +36,7 @@ from vit_jax.train.step import TrainState
 from vit_jax.train.teacher import TeacherWeights, find_teacher
 from vit_jax.train.usage import Yardstick, description, yardstick
 from vit_jax.train.watch import Watch
-from vit_jax.weights.checkpoint import latest_step
+from vit_jax.weights.checkpoint import latest_step, what_is_left
 from vit_jax.weights.load import find_weights, load_params
 from vit_jax.weights.manifest import Damaged
 from vit_jax.weights.run_folder import RunFolder, read_json, write_json
@@ -245,9 +245,9 @@ def _check_steps(run: _Run, in_flight: collections.deque, keep: int) -> None:
             run.checkpoints.wait()
             raise Diverged(
                 f"{run.folder.path}: {in_a_row} steps in a row, up to step {step}, had a loss or "
-                f"gradient that is not finite (or above spike_norm); the checkpoint of step "
-                f"{latest_step(run.folder.checkpoints)} is good. Lower optimizer.learning_rate or "
-                f"set optimizer.clip_norm"
+                f"gradient that is not finite (or above spike_norm); "
+                f"{what_is_left(run.folder.checkpoints)}. Lower optimizer.learning_rate or set "
+                f"optimizer.clip_norm"
             )
 
 

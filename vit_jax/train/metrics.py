@@ -12,7 +12,7 @@ from tensorboardX.proto.event_pb2 import Event, SessionLog
 from tensorboardX.proto.summary_pb2 import Summary
 
 from vit_jax.errors import CannotWrite
-from vit_jax.weights.checkpoint import latest_step
+from vit_jax.weights.checkpoint import what_is_left
 from vit_jax.weights.run_folder import RunFolder
 
 _PAUSES = (0.5, 2.0, 8.0)  # seconds, before writing is tried again
@@ -89,9 +89,9 @@ class MetricsWriter:
 
     def _cannot_write(self, error: OSError) -> CannotWrite:
         return CannotWrite(
-            f"{self._folder.path}: its metrics could not be written ({error}); the checkpoint of "
-            f"step {latest_step(self._folder.checkpoints)} is good. Make room or repair the "
-            f"folder, then start again"
+            f"{self._folder.path}: its metrics could not be written ({error}); "
+            f"{what_is_left(self._folder.checkpoints)}. Make room or repair the folder, then start "
+            f"again"
         )
 
 

@@ -111,3 +111,11 @@ def _is_finished(folder: pathlib.Path) -> bool:
 def latest_step(checkpoints: pathlib.Path) -> int | None:
     """The newest finished step, or None."""
     return max(finished_steps(checkpoints), default=None)
+
+
+def what_is_left(checkpoints: pathlib.Path) -> str:
+    """For the last words of a run."""
+    step = latest_step(checkpoints)
+    return (
+        "there is no checkpoint yet" if step is None else f"the checkpoint of step {step} is good"
+    )
