@@ -60,7 +60,8 @@ ENVIRONMENT = os.environ | {
 class Job:
     """The supervisor and its processes. A context manager that leaves none of them behind."""
 
-    def __init__(self, workdir, *flags, processes=2, devices=1, environment=None):
+    def __init__(self, workdir, *flags, processes=2, devices=1, pace=0.0, environment=None):
+        """`pace`: seconds that a step takes at least, so that there is time to disturb it."""
         command = [sys.executable, "launch/local.py", f"--processes={processes}"]
         command += [f"--devices-per-process={devices}", "--pause=0", "--restarts=40", "--"]
         command += [sys.executable, "-m", "tests.chaos.recorded", *FLAGS, *flags]
@@ -71,7 +72,7 @@ class Job:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            env=ENVIRONMENT | (environment or {}),
+            env=ENVIRONMENT | {"SECONDS_PER_BATCH": str(pace)} | (environment or {}),
         )
         self._lines = []
         self._reader = threading.Thread(target=lambda: self._lines.extend(self._supervisor.stdout))

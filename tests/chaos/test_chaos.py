@@ -35,7 +35,7 @@ def test_kill_9_at_any_moment_costs_no_more_than_the_steps_since_the_last_checkp
 ):
     draw = random.Random(0)
     kills, during_saves = 0, 0
-    with Job(tmp_path / "run") as job:
+    with Job(tmp_path / "run", pace=0.03) as job:
         while kills < KILLS and job.wait_for(lambda: len(job.processes()) == 2, 10):
             before = last_step(job.folder)
             kind = draw.choice(("start", "step", "save", "save"))
@@ -63,7 +63,7 @@ def test_kill_9_at_any_moment_costs_no_more_than_the_steps_since_the_last_checkp
 
 def test_sigterm_to_one_process_saves_in_all_and_the_job_goes_on(untouched, tmp_path):
     folder = as_if_killed(untouched, tmp_path / "run", 200)
-    with Job(folder.path) as job:
+    with Job(folder.path, pace=0.05) as job:
         assert job.wait_for_record(206)
         assert job.kill(1, signal.SIGTERM)
         assert job.wait() == 0, job.log()[-3000:]
@@ -134,7 +134,7 @@ def test_a_full_disk_ends_the_run_with_code_1_and_it_goes_on_when_there_is_room(
     untouched, tmp_path
 ):
     folder = as_if_killed(untouched, tmp_path / "run", 200)
-    with Job(folder.path) as job:
+    with Job(folder.path, pace=0.05) as job:
         assert job.wait_for_record(206)
         for pid in job.processes():  # from now on no file may grow
             resource.prlimit(pid, resource.RLIMIT_FSIZE, (0, 0))
@@ -150,18 +150,12 @@ def test_a_full_disk_ends_the_run_with_code_1_and_it_goes_on_when_there_is_room(
 def test_two_processes_then_one_then_four_train_the_same_network(untouched, tmp_path):
     (tmp_path / "batches").mkdir()
     record = {"BATCH_RECORD": str(tmp_path / "batches")}
-    folder = as_if_killed(untouched, tmp_path / "run", 180)
-    legs = (
-        (2, 1, "--config.mesh.fsdp=2", 190),
-        (1, 1, "--config.mesh.fsdp=1", 200),
-        (4, 1, "--config.mesh.fsdp=2", None),
-    )
-    for processes, devices, mesh, until in legs:
-        with Job(
-            folder.path, mesh, processes=processes, devices=devices, environment=record
-        ) as job:
-            if until:
-                assert job.wait_for_record(until), job.log()[-3000:]
+    folder = as_if_killed(untouched, tmp_path / "run", 100)
+    for processes, fsdp, pace in ((2, 2, 0.1), (1, 1, 0.1), (4, 2, 0)):
+        before, mesh = last_step(folder), f"--config.mesh.fsdp={fsdp}"
+        with Job(folder.path, mesh, processes=processes, pace=pace, environment=record) as job:
+            if pace:
+                assert job.wait_for_record(before + 5), job.log()[-3000:]
                 assert job.stop() == 42, job.log()[-3000:]
             else:
                 assert job.wait() == 0, job.log()[-3000:]
@@ -170,7 +164,7 @@ def test_two_processes_then_one_then_four_train_the_same_network(untouched, tmp_
         assert ours["train/loss"] == pytest.approx(theirs["train/loss"], rel=1e-5)
     expected, seen = (rows(path.parent) for path in (untouched.path, folder.path))
     assert {(step, row) for step, row, _ in seen} == {
-        (step, row) for step in range(180, TOTAL) for row in range(8)
+        (step, row) for step in range(100, TOTAL) for row in range(8)
     }
     assert seen <= expected
 
@@ -185,7 +179,7 @@ def rows(place: pathlib.Path) -> set[tuple[int, int, int]]:
 
 def test_a_second_job_in_the_same_folder_refuses(untouched, tmp_path):
     folder = as_if_killed(untouched, tmp_path / "run", 100)
-    with Job(folder.path, processes=1) as first:
+    with Job(folder.path, processes=1, pace=0.2) as first:
         assert first.wait_for_record(110)
         with Job(folder.path) as second:
             assert second.wait() == 2, second.log()[-3000:]
@@ -196,7 +190,7 @@ def test_a_second_job_in_the_same_folder_refuses(untouched, tmp_path):
 
 def test_a_process_that_hangs_is_told_by_the_others(untouched, tmp_path):
     folder = as_if_killed(untouched, tmp_path / "run", 200)
-    with Job(folder.path, "--config.alarm_seconds=1") as job:
+    with Job(folder.path, "--config.alarm_seconds=1", pace=0.05) as job:
         assert job.wait_for_record(206)
         assert job.kill(1, signal.SIGSTOP)
         assert job.wait_for(lambda: "process 0 has been in 'step' for" in job.log(), 60)
