@@ -24,7 +24,7 @@ class Chip:
 
 
 # name, kinds, cores, devices, HBM, peak, bandwidth, ICI, DCN, clock
-V3 = Chip("v3", ("TPU v3",), 1, 2, 16, 61.5, 0.45, 82, 3.1, 0.94)
+V3 = Chip("v3", ("TPU v3",), 1, 2, 16, 61.5, 0.45, 0, 0, 0.94)  # its networks: not planned for
 V4 = Chip("v4", ("TPU v4",), 2, 1, 32, 275, 1.2, 300, 6.25, 1.05)
 V5P = Chip("v5p", ("TPU v5", "TPU v5p"), 2, 1, 95, 459, 2.77, 600, 6.25, 1.75)
 V5E = Chip("v5e", ("TPU v5 lite", "TPU v5e"), 1, 1, 16, 197, 0.82, 200, 3.125, 1.5)
