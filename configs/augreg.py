@@ -3,8 +3,8 @@
     vit-jax train --config=configs/augreg.py:model=B/16,data=visual_atoms --workdir=runs/b16
     vit-jax train --config=configs/augreg.py:model=S/16,data=/my/images,augment=medium1 ...
 
-Hardware: a TPU slice; `vit-jax plan` says which one fits. `recipe` is imagenet21k or imagenet, 300
-epochs each; for the latter the authors recommend no single setting, and those of ImageNet-21k are
+Hardware: for B/16 a v5litepod-256; `vit-jax plan` says what else fits. `recipe` is imagenet21k or
+imagenet, 300 epochs each; for the latter the authors recommend no single setting, and those of ImageNet-21k are
 taken, except for the head's bias. `augment` is none, light1, light2, medium1, medium2, strong1 or
 strong2; left out, it is what they recommend for the model on ImageNet-21k.
 

@@ -36,6 +36,8 @@ class Choice:
 
 def search(config: RunConfig, site: Site, most: int) -> list[Choice]:
     """Compiles up to `most` candidates and returns those that fit, the fastest first."""
+    if site.devices is None:
+        raise UsageError("--search needs the TPU compiler: pip install 'vit_jax[tpu]'")
     candidates = list(itertools.islice(_promising(config, site), most))
     if not candidates:
         raise UsageError(

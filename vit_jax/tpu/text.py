@@ -25,7 +25,8 @@ def trials_text(trials: Sequence[Trial]) -> str:
         rate = trial.plan.images_per_second
         speed = f", {rate:,.0f} images/s" if rate else ""
         lines.append(
-            f"  {trial.knob + ':':13} saves {trial.saved / GIB:6.2f} GiB of a chip, "
+            f"  {trial.knob + ':':13} {'saves' if trial.saved >= 0 else 'costs'} "
+            f"{abs(trial.saved) / GIB:6.2f} GiB of a chip, "
             f"{trial.plan.memory.total / GIB:.2f} GiB: {verdict}{speed}\n"
             f"                {' '.join(trial.flags)}"
             + ("   (another run: its learning rate is for its batch)" * (trial.knob == "batch"))

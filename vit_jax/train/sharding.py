@@ -65,10 +65,12 @@ def make_mesh(config: MeshConfig, devices: list[jax.Device] | None = None) -> Me
     # Auto: the compiler propagates shardings. (Explicit axes, the default, refuse concatenation
     # of the class token.)
     types = (AxisType.Auto,) * len(AXES)
+    # An axis of 8 on a torus of 4x4x4 takes half of one of its axes.
+    split = {"devices": devices, "allow_split_physical_axes": True}
     if slices == 1:
-        return jax.make_mesh(sizes, AXES, types, devices=devices)
+        return Mesh(mesh_utils.create_device_mesh(sizes, **split), AXES, axis_types=types)
     within = (sizes[0] // slices, *sizes[1:])
-    grid = mesh_utils.create_hybrid_device_mesh(within, (slices, 1, 1), devices)
+    grid = mesh_utils.create_hybrid_device_mesh(within, (slices, 1, 1), **split)
     return Mesh(grid, AXES, axis_types=types)
 
 
