@@ -30,6 +30,7 @@ ROOT = pathlib.Path(__file__).parents[2]
 
 def pod_config(batch_size, name="Pico/8", image_size=32, model=(), **mesh):
     config = default_config(batch_size=batch_size, image_size=image_size, total="1 epoch")
+    config.optimizer.schedule = "rsqrt"
     config.mesh.update(mesh)
     config.model.update(name=name, dtype="bfloat16", depth=2, **dict(model))
     config.data.update(name="visual_atoms_1k")
@@ -95,10 +96,10 @@ def test_a_plan_is_told_in_words_and_on_a_page(data_parallel):
 
 
 def test_fsdp_shares_the_state_out(site, data_parallel):
-    memory = make_plan(pod_config(batch_size=16 * 32, fsdp=16), site).memory
-    # Activations stay split over the batch: where they do not, each chip holds those of all images.
-    assert memory.parameters < 0.2 * data_parallel.memory.parameters
-    assert memory.temporaries < 2 * data_parallel.memory.temporaries + 1e7
+    plan = make_plan(pod_config(batch_size=16 * 32, fsdp=16), site)
+    assert plan.memory.parameters < 0.2 * data_parallel.memory.parameters
+    assert plan.memory.moments < 0.2 * data_parallel.memory.moments
+    assert {"all-gather", "all-reduce"} <= {c.kind for c in plan.cost.collectives}
 
 
 def test_slices_hold_copies_and_talk_over_the_network_between_them():
@@ -144,7 +145,7 @@ def test_without_a_compiler_memory_is_estimated(data_parallel, monkeypatch):
     # What is stored is known exactly.
     for part in ("parameters", "moments", "batch"):
         assert getattr(plan.memory, part) == getattr(data_parallel.memory, part)
-    too_much = make_plan(pod_config(batch_size=16 * 2**20), site)
+    too_much = make_plan(pod_config(2**20), site)
     assert not too_much.fits and "DOES NOT FIT" in plan_text(too_much)
     with pytest.raises(UsageError, match="needs the TPU compiler"):
         search(pod_config(batch_size=512), site, 2)

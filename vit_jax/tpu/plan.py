@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.experimental import topologies
 from jax.sharding import AbstractMesh, AxisType, Mesh
@@ -128,7 +129,7 @@ def make_plan(config: RunConfig, site: Site) -> Plan:
     mesh = _mesh(config, site)
     teacher = find_teacher(config, source)
     program = _program(config, source, mesh, teacher and teacher.network)
-    rough = estimate(config, program)
+    rough, curve = estimate(config, program), _curve(program)
     began = time.monotonic()
     memory, cost, fits = rough, None, rough.total <= site.topology.chip.hbm * GIB
     if site.devices is not None:
@@ -148,7 +149,7 @@ def make_plan(config: RunConfig, site: Site) -> Plan:
         cost=cost,
         is_compiled=site.devices is not None,
         compile_seconds=time.monotonic() - began,
-        curve=_curve(program),
+        curve=curve,
     )
 
 
@@ -251,7 +252,8 @@ def _needed(message: str, stored: int) -> int | None:
 
 def _curve(program: Program) -> tuple[float, ...]:
     steps = np.linspace(0, program.total_steps - 1, CURVE_POINTS).astype(int)
-    return tuple(float(program.schedule(int(step))) for step in steps)
+    # Arrays, as in training: parts of a schedule are also asked for steps that are not theirs.
+    return tuple(float(program.schedule(jnp.asarray(step))) for step in steps)
 
 
 def _words(config: RunConfig, program: Program, mesh: Mesh) -> str:
