@@ -13,7 +13,7 @@ _ALL_REDUCE_BESIDE_COMPUTE = {
 # Orders the schedule so that what was started early is needed late.
 _LATENCY_HIDING = {"xla_tpu_enable_latency_hiding_scheduler": "true"}
 
-# Where neither was seen to change a schedule (v5e, v5p, tpu7x), nothing is set.
+# On v5e trials changed nothing, v5p and tpu7x have not been tried: nothing is set there.
 OPTIONS: dict[Chip, dict[str, str]] = {
     V4: _ALL_REDUCE_BESIDE_COMPUTE | _LATENCY_HIDING,
     V6E: _ALL_REDUCE_BESIDE_COMPUTE | _LATENCY_HIDING,
