@@ -3,10 +3,10 @@
     vit-jax train --config=configs/augreg.py:model=B/16,data=visual_atoms --workdir=runs/b16
     vit-jax train --config=configs/augreg.py:model=S/16,data=/my/images,augment=medium1 ...
 
-Hardware: a TPU slice; `vit-jax plan` says which one fits. `recipe` is imagenet21k or imagenet, 300
-epochs each; for the latter the authors recommend no single setting, and those of ImageNet-21k are
-taken, except for the head's bias. `augment` is none, light1, light2, medium1, medium2, strong1 or
-strong2; left out, it is what they recommend for the model on ImageNet-21k.
+Hardware: for B/16 a v5litepod-256; `vit-jax plan` says what else fits. `recipe` is imagenet21k or
+imagenet, 300 epochs each; for the latter the authors recommend no single setting, and those of
+ImageNet-21k are taken, except for the head's bias. `augment` is none, light1, light2, medium1,
+medium2, strong1 or strong2; left out, it is what they recommend for the model on ImageNet-21k.
 
 Published, pre-trained on ImageNet-21k, fine-tuned on ImageNet at 384 px (the vision_transformer
 repository): Ti/16 78.22, S/32 79.58, S/16 83.73, B/32 83.59, B/16 85.49, L/16 85.59, R+Ti/16 75.40,

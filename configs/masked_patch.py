@@ -3,8 +3,8 @@
     vit-jax train --config=configs/masked_patch.py:model=B/16,data=visual_atoms --workdir=runs/mpp
     vit-jax train --config=configs/masked_patch.py:target=pixels,data=/my/images ...
 
-Hardware: a TPU slice; `vit-jax plan` says which one fits. `target` is mean_colour (the paper's
-choice), 4x4_colours or pixels.
+Hardware: for B/16 a v5litepod-256; `vit-jax plan` says what else fits. `target` is mean_colour (the
+paper's choice), 4x4_colours or pixels.
 
 Published: B/16 on JFT-300M, 1M steps, fine-tuned on ImageNet: 79.9 %, 2 points above training from
 scratch and 4 below supervised pre-training; little is gained after 100k steps (paper, B.1.2).

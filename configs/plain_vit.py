@@ -2,7 +2,7 @@
 
     vit-jax train --config=configs/plain_vit.py:data=/my/imagenet --workdir=runs/s16
 
-Hardware: 8 TPU v3 cores, 6 to 7 hours for 90 epochs (published); a v5litepod-8 holds it.
+Hardware: 8 TPU v3 cores, 6 to 7 hours for 90 epochs (published), or a v5litepod-8.
 
 Published top-1 on ImageNet validation, 224 px: 76.5 % after 90 epochs, 80.0 % after 300 (set
 --config.total="300 epochs"). They train on the first 99 % of the training split.

@@ -3,9 +3,10 @@
     vit-jax train --config=configs/pretrain.py:model=B/16,data=visual_atoms --workdir=runs/b16
     vit-jax train --config=configs/pretrain.py:model=L/16,data=/my/images,recipe=imagenet21k ...
 
-Hardware: a TPU slice; `vit-jax plan` says which one fits. `recipe` is jft (the default),
-imagenet21k or imagenet. `visual_atoms` (300M images, procedural) stands in for JFT-300M,
-`visual_atoms_multi` with several labels per image.
+Hardware: for B/16 a v5litepod-256, for H/14 the same with --config.model.remat=full, or a v5p-128;
+`vit-jax plan` says what else fits. `recipe` is jft (the default), imagenet21k or imagenet.
+`visual_atoms` (300M images, procedural) stands in for JFT-300M, `visual_atoms_multi` with several
+labels per image.
 
 Published, fine-tuned on ImageNet at 384 px (paper, Table 5). JFT-300M: B/32 80.73, B/16 84.15, L/32
 84.37, L/16 87.12 (14 epochs), H/14 88.04. ImageNet-21k: B/16 83.97, B/32 81.28, L/16 85.15, L/32

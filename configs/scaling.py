@@ -3,7 +3,7 @@
     vit-jax train --config=configs/scaling.py:model=G/14,data=visual_atoms_multi --workdir=runs/G
     vit-jax plan --config=configs/scaling.py:model=G/14 --topology=v5p-512
 
-Hardware: hundreds of TPU chips; `vit-jax plan` says which slice fits. Parameters and moments are
+Hardware: a v5p-512 or larger; `vit-jax plan` says what else fits. Parameters and moments are
 split over groups of 8 chips (--config.mesh.fsdp=N: of N, which must divide the width).
 
 Published, pre-trained on JFT-3B for 1M steps of 16,384 images: G/14 90.45 % on ImageNet after

@@ -112,6 +112,17 @@ def _parser() -> argparse.ArgumentParser:
 
     verb = _add(verbs, "plan", _plan, "compile the train step of --config=FILE for a TPU slice")
     verb.add_argument("--topology", required=True, help="as in v5litepod-16 or v5p-128")
+    verb.add_argument("--slices", type=_count, default=1, help="of it, over the data centre's net")
+    verb.add_argument("--price", type=_positive, help="dollars per chip-hour")
+    verb.add_argument(
+        "--search",
+        type=_count,
+        nargs="?",
+        const=12,
+        metavar="N",
+        help="compile N (12) other meshes, remat policies, microbatches; rank those that fit",
+    )
+    verb.add_argument("--html", type=pathlib.Path, metavar="FILE", help="write a page")
     verb.add_argument("--json", action="store_true", help="print JSON")
 
     verb = _add(verbs, "prepare", _prepare, "write a data set as shards that read fast")
@@ -330,12 +341,42 @@ def _plan(arguments: argparse.Namespace) -> int:
     config = parse_config(arguments.config_flags)
     os.environ.setdefault("JAX_PLATFORMS", "cpu")  # a plan touches no accelerator
 
-    from vit_jax.tpu.plan import make_plan
+    from vit_jax.insight.plan_page import plan_page
+    from vit_jax.tpu import text
+    from vit_jax.tpu.advice import advice
+    from vit_jax.tpu.plan import Site, make_plan
+    from vit_jax.tpu.search import search
+    from vit_jax.tpu.topologies import topology
     from vit_jax.train.config import run_config
+    from vit_jax.train.progress import Progress
 
-    plan = make_plan(run_config(config), arguments.topology)
-    print(json.dumps(plan.as_dict(), indent=2) if arguments.json else plan.text())
-    return EXIT_DONE
+    run = run_config(config)
+    slice_ = topology(arguments.topology, arguments.slices)
+    site = Site.of(slice_, Progress("plan", 1).note)
+    if arguments.search:
+        choices = search(run, site, arguments.search)
+        if arguments.json:
+            print(json.dumps([_choice(choice) for choice in choices], indent=2))
+        else:
+            print(text.choices_text(choices))
+        return EXIT_DONE if choices else EXIT_FAILED
+    plan = make_plan(run, site)
+    trials = advice(run, plan, site) if plan.is_compiled and not plan.fits else []
+    if arguments.html:
+        arguments.html.write_text(plan_page(plan, trials, arguments.price))
+    if arguments.json:
+        tried = [{"knob": trial.knob, **_choice(trial)} for trial in trials]
+        print(json.dumps(plan.as_dict() | {"advice": tried}, indent=2))
+    else:
+        print(text.plan_text(plan, arguments.price))
+        if trials:
+            print(f"\n{text.trials_text(trials)}")
+    return EXIT_DONE if plan.fits else EXIT_FAILED
+
+
+def _choice(choice: Any) -> dict[str, Any]:
+    """Flags and what comes of them."""
+    return {"flags": choice.flags, **choice.plan.as_dict()}
 
 
 def _prepare(arguments: argparse.Namespace) -> int:
@@ -562,6 +603,14 @@ def _size(text: str) -> tuple[int, int]:
 
 def _counts(text: str) -> tuple[int, ...]:
     return tuple(_count(part) for part in text.split(","))
+
+
+def _positive(text: str) -> float:
+    try:
+        [value] = _positives(text)
+    except ValueError as error:
+        raise UsageError(f"{text!r}: expected one number above 0, as in 1.2") from error
+    return value
 
 
 def _positives(text: str) -> tuple[float, ...]:

@@ -20,6 +20,7 @@ from vit_jax.errors import UsageError
 from vit_jax.models.config import NetworkConfig
 from vit_jax.models.network import abstract_params, graphdef, init_params
 from vit_jax.train.class_weights import class_weights
+from vit_jax.train.compiler import options_for
 from vit_jax.train.config import RunConfig, network_config
 from vit_jax.train.durations import BY_SIZE, steps_by_size, to_steps
 from vit_jax.train.learned import split, which_learn
@@ -39,6 +40,7 @@ class Program:
     graphdef: nnx.GraphDef
     weights: Callable[[Any], Any]  # a state's parameters -> those of the network
     total_steps: int
+    schedule: optax.Schedule  # applied steps -> the learning rate
     state: TrainState  # abstract, each leaf with its sharding
     batch: dict[str, jax.ShapeDtypeStruct]  # abstract, likewise
     frozen: Any  # abstract, likewise: parameters of a teacher, or an empty dict
@@ -115,6 +117,7 @@ def make_program(
         graphdef=graphdef(network),
         weights=jax.jit(config.lora.merged) if config.lora.rank else lambda params: params,
         total_steps=total_steps,
+        schedule=schedule,
         state=jax.tree.map(_with_sharding, shapes, shardings),
         batch=_abstract_batch(config, network, source, mesh),
         frozen=jax.tree.map(_with_sharding, frozen, frozen_shardings),
@@ -124,6 +127,7 @@ def make_program(
             step_on_mesh,
             out_shardings=(shardings, NamedSharding(mesh, P())),
             donate_argnums=0,
+            compiler_options=options_for(mesh),
         ),
     )
 

@@ -10,6 +10,7 @@ from typing import Any
 import jax
 import numpy as np
 import optax
+from jax.experimental import mesh_utils
 from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
@@ -54,23 +55,46 @@ SMALL = 2**16
 
 
 def make_mesh(config: MeshConfig, devices: list[jax.Device] | None = None) -> Mesh:
-    """A mesh over all devices; an axis of -1 takes what the others leave."""
+    """A mesh over all devices; an axis of -1 takes what the others leave.
+
+    Slices of a TPU hold copies: what is between them is too slow for anything else.
+    """
     devices = jax.devices() if devices is None else devices
+    slices = len({getattr(d, "slice_index", 0) for d in devices if d.platform == "tpu"}) or 1
+    sizes = mesh_sizes(config, len(devices), slices)
+    # Auto: the compiler propagates shardings. (Explicit axes, the default, refuse concatenation
+    # of the class token.)
+    types = (AxisType.Auto,) * len(AXES)
+    # An axis of 8 on a torus of 4x4x4 takes half of one of its axes.
+    split = {"devices": devices, "allow_split_physical_axes": True}
+    if slices == 1:
+        return Mesh(mesh_utils.create_device_mesh(sizes, **split), AXES, axis_types=types)
+    within = (sizes[0] // slices, *sizes[1:])
+    grid = mesh_utils.create_hybrid_device_mesh(within, (slices, 1, 1), **split)
+    return Mesh(grid, AXES, axis_types=types)
+
+
+def mesh_sizes(config: MeshConfig, devices: int, slices: int = 1) -> tuple[int, ...]:
+    """Devices along each axis."""
     sizes = [config.replica, config.fsdp, config.tensor]
     text = " x ".join(f"{axis}={size}" for axis, size in zip(AXES, sizes, strict=True))
     if sizes.count(-1) > 1 or any(size == 0 or size < -1 for size in sizes):
         raise UsageError(f"mesh {text}: sizes must be positive, and at most one of them -1")
     fixed = int(np.prod([size for size in sizes if size > 0]))
-    if -1 in sizes and len(devices) % fixed == 0:
-        sizes[sizes.index(-1)] = len(devices) // fixed
-    if np.prod(sizes) != len(devices):
+    if -1 in sizes and devices % fixed == 0:
+        sizes[sizes.index(-1)] = devices // fixed
+    if np.prod(sizes) != devices:
         raise UsageError(
-            f"mesh {text} does not fit {len(devices)} devices: choose sizes whose product is "
-            f"{len(devices)}, or -1 for one of them"
+            f"mesh {text} does not fit {devices} devices: choose sizes whose product is "
+            f"{devices}, or -1 for one of them"
         )
-    # Auto: the compiler propagates shardings. (Explicit axes, the default, refuse concatenation
-    # of the class token.)
-    return jax.make_mesh(tuple(sizes), AXES, (AxisType.Auto,) * len(AXES), devices=devices)
+    if sizes[0] % slices:
+        raise UsageError(
+            f"mesh {text} does not fit {slices} slices, which hold copies: choose a mesh.replica "
+            f"that is a multiple of {slices}, or -1, and the others within one slice of "
+            f"{devices // slices} devices"
+        )
+    return tuple(sizes)
 
 
 def batch_sharding(mesh: Mesh, batch_size: int, accumulation: int = 1) -> NamedSharding:

@@ -66,15 +66,21 @@ def yardstick(
     """For a run of this network on all devices there are."""
     device = jax.local_devices()[0]
     chip = chip_of(device)
-    # Backward is twice forward; a teacher goes forward only. A FLOP is half a multiply-add.
-    forward = multiply_adds(network) + _prediction(config, network)
-    passes = 3 * forward + (multiply_adds(teacher) if teacher else 0)
     return Yardstick(
         devices=jax.device_count(),
         cores=jax.device_count() * (chip.cores if chip else 1),
-        flops_per_image=2 * passes,
+        flops_per_image=flops_per_image(config, network, teacher),
         peak=peak_of(device, network.dtype),
     )
+
+
+def flops_per_image(
+    config: RunConfig, network: NetworkConfig, teacher: NetworkConfig | None
+) -> float:
+    """Of a training step: the model's own, whatever is computed twice to save memory."""
+    # Backward is twice forward; a teacher goes forward only. A FLOP is half a multiply-add.
+    forward = multiply_adds(network) + _prediction(config, network)
+    return 2 * (3 * forward + (multiply_adds(teacher) if teacher else 0))
 
 
 def description(config: RunConfig, program: Program, mesh: Mesh) -> list[str]:
@@ -86,13 +92,13 @@ def description(config: RunConfig, program: Program, mesh: Mesh) -> list[str]:
     shared = f" / {tensor} that share an image" if tensor > 1 else ""
     leaves = jax.tree_util.tree_leaves_with_path(program.state.params)
     leaves.sort(key=lambda item: math.prod(item[1].shape), reverse=True)
-    state = jax.tree.leaves((program.state, program.frozen))
+    state = (program.state, program.frozen)
     return [
         f"mesh: {shape}, {_many(hosts * devices, 'device')} ({jax.devices()[0].device_kind})",
         f"global batch: {config.batch_size} = {_many(hosts, 'host')} x {_many(devices, 'device')}"
         f"{shared} x {per_device} images x {config.accumulation} accumulation",
-        f"state: {_bytes(sum(map(_on_device, state)))} on each device, "
-        f"{_bytes(sum(map(_whole, state)))} in all; parameters: "
+        f"state: {_bytes(bytes_on_device(state))} on each device, "
+        f"{_bytes(sum(map(_whole, jax.tree.leaves(state))))} in all; parameters: "
         f"{sum(leaf.size for _, leaf in leaves):,}",
         "largest: " + "; ".join(_tensor(path, leaf) for path, leaf in leaves[:_LARGEST]),
     ]
@@ -105,6 +111,11 @@ def _many(count: int, what: str) -> str:
 def _tensor(path: tuple[Any, ...], leaf: jax.ShapeDtypeStruct) -> str:
     axes = "x".join(map(str, leaf.shape))
     return f"{path_name(path)} {axes} {_bytes(_on_device(leaf))} of {_bytes(_whole(leaf))}"
+
+
+def bytes_on_device(tree: Any) -> int:
+    """Of abstract arrays, each with its sharding."""
+    return sum(map(_on_device, jax.tree.leaves(tree)))
 
 
 def _on_device(leaf: jax.ShapeDtypeStruct) -> int:
