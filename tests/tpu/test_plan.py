@@ -251,7 +251,7 @@ def named_slice(config):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["augreg", "masked_patch", "plain_vit", "pretrain", "scaling"])
 def test_a_config_is_compiled_for_the_slice_it_names(name):
-    """Its batch and mesh, two layers, small images; benchmarks/scaling.py takes them whole."""
+    """Its batch and mesh; two layers and small images, so that it takes seconds."""
     config = load_config(f"configs/{name}.py")
     patch = model_config(config.model.name).patch_size[0]
     config.model.depth, config.image_size = 2, 2 * patch
