@@ -95,7 +95,9 @@ class Solution(NamedTuple):
 
     def __call__(self, features: np.ndarray) -> np.ndarray:
         """Scores [example, class]."""
-        return (features - self.origin).astype(np.float32, copy=False) @ self.weights + self.bias
+        x = (features - self.origin).astype(np.float32, copy=False)
+        # By SciPy, as all products here: the threads of NumPy's would wait in the way of SciPy's.
+        return scipy.linalg.blas.sgemm(1.0, self.weights, x.T, trans_a=True).T + self.bias
 
     def classes(self, features: np.ndarray) -> np.ndarray:
         """The best class of each example, without the scores of all in memory at once."""
@@ -111,14 +113,15 @@ def solutions(
 
     Of the rows that `orders` has for a class, k shots are the first k.
     """
-    origin = features.mean(axis=0, dtype=np.float64).astype(np.float32)
+    # Somewhere among them is enough, so not all are asked.
+    origin = features[:: 1 + len(features) // _AT_A_TIME].mean(axis=0).astype(np.float32)
     for order in orders:
         moments, before = Moments(origin, len(order)), 0
         for shot in sorted(set(shots)):
             new = [part[before:shot] for part in order]
             x = features[np.concatenate(new)].astype(np.float32, copy=False)
             x -= origin
-            moments.add(x, np.repeat(np.arange(len(order)), [len(part) for part in new]))
+            moments.add(x, np.array([len(part) for part in new]))
             before = shot
             for l2, solution in zip(l2s, moments.solve(l2s), strict=True):
                 yield shot, l2, solution
@@ -139,17 +142,18 @@ class Moments:
         self._origin = origin
         self._rows: list[np.ndarray] = []  # which the product does not have yet
         self._labels: list[np.ndarray] = []
-        self._gram = np.zeros((len(origin), len(origin)))  # its lower triangle
+        self._gram: np.ndarray | float = 0.0  # its lower triangle
         self._sums = np.zeros((classes, len(origin)))
         self._counts = np.zeros(classes)
 
-    def add(self, x: np.ndarray, labels: np.ndarray) -> None:
-        """More features, less the origin: float32 [n, d]; and the class of each."""
+    def add(self, x: np.ndarray, counts: np.ndarray) -> None:
+        """More features, less the origin: float32 [n, d], class by class, so many of each."""
         self._rows.append(x)
-        self._labels.append(labels)
-        self._counts += np.bincount(labels, minlength=len(self._counts))
-        members = (np.ones(len(x), np.float32), (labels, np.arange(len(x))))
-        self._sums += scipy.sparse.csr_array(members, (len(self._counts), len(x))) @ x
+        self._labels.append(np.repeat(np.arange(len(counts)), counts))
+        self._counts += counts
+        rows, ends = np.arange(len(x)), np.concatenate([[0], np.cumsum(counts)])
+        members = (np.ones(len(x), np.float32), rows, ends)
+        self._sums += scipy.sparse.csr_array(members, (len(counts), len(x))) @ x
 
     def solve(self, l2s: Sequence[float]) -> list[Solution]:
         """The classifier for each l2."""
@@ -162,15 +166,15 @@ class Moments:
         if self._rows:
             x = self._rows[0] if len(self._rows) == 1 else np.concatenate(self._rows)
             x = x.astype(_precision(n, len(mean), min(l2s)), copy=False)
-            # By SciPy as what follows: NumPy's threads, waiting for more, would be in its way.
-            self._gram += scipy.linalg.get_blas_funcs("syrk", (x,))(1.0, x.T).T
+            self._gram = self._gram + scipy.linalg.get_blas_funcs("syrk", (x,))(1.0, x.T).T
             self._rows = []  # there will never be fewer than features again: nobody asks for them
         variance = _deviation(self._gram.diagonal(), mean, n) ** 2
+        mean = mean.astype(self._gram.dtype)
         covariance = np.outer(-n * mean, mean)
         covariance += self._gram
         # Centred features against targets 2 onehot - 1, of which the -1 falls out.
-        right = np.outer(-2 * self._counts, mean)
-        right += 2 * self._sums
+        right = np.outer(-2 * self._counts.astype(mean.dtype), mean)
+        right += (2 * self._sums).astype(mean.dtype, copy=False)
         for l2 in l2s:
             yield _solve(covariance, l2 * variance, right.T, _precision(n, len(mean), l2))
 
@@ -188,7 +192,7 @@ class Moments:
     def _solution(self, weights: np.ndarray, mean: np.ndarray, l2: float) -> Solution:
         n = self._counts.sum()
         of_bias = BIAS_FEATURE * (2 * self._counts - n) / (BIAS_FEATURE**2 * n + l2)
-        bias = BIAS_FEATURE * of_bias - mean.astype(weights.dtype) @ weights
+        bias = BIAS_FEATURE * of_bias - np.einsum("d,dc->c", mean, weights)
         return Solution(
             self._origin, weights.astype(np.float32, copy=False), bias.astype(np.float32)
         )
