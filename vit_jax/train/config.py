@@ -250,7 +250,7 @@ class RunConfig:
             raise UsageError(
                 f"config.best_by={self.best_by!r}: expected EVALUATOR/METRIC with one of the "
                 f"evaluators {', '.join(self.evaluators) or '(there are none)'}, as in "
-                f"{next(iter(self.evaluators), 'validation')}/accuracy"
+                f"validation/accuracy"
             )
         if self.loss not in LOSSES:
             raise UsageError(f"config.loss={self.loss!r}: expected one of {', '.join(LOSSES)}")
