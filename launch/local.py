@@ -13,17 +13,16 @@ Ctrl-C are passed on. Exit code: 0 done, else that of the first process that fai
 import argparse
 import os
 import shlex
+import shutil
 import signal
 import socket
 import subprocess
 import sys
+import sysconfig
 import time
 
-DONE, RESTART = 0, 42
-DIED = range(127, 256)  # what xpk restarts on as well
+from restarts import DIED, DONE, RESTART, Restarts, is_temporary, verdict
 
-SETTLED_SECONDS = 300  # a job that lived so long starts with a clean slate
-LONGEST_PAUSE = 60.0
 GRACE_SAVED = 60.0  # seconds for the other processes: they are saving too
 GRACE_DEAD, GRACE_FAILED = 0.3, 5.0  # nobody can go on without the dead; the failed say why
 
@@ -50,19 +49,17 @@ class _Supervisor:
             signal.signal(number, self._pass_on)
 
     def run(self) -> int:
-        restarts = 0
+        restarts = Restarts(self._arguments.restarts, self._arguments.pause)
         while True:
-            began = time.monotonic()
+            restarts.begin()
             code = self._run_once()
-            if self._is_stopping or (code != RESTART and code not in DIED):
+            if self._is_stopping or not is_temporary(code):
                 return code
-            restarts = 0 if time.monotonic() - began > SETTLED_SECONDS else restarts
-            if restarts >= self._arguments.restarts:
-                _say(f"exit code {code}, and {restarts} restarts did not help")
+            pause = restarts.next_pause()
+            if pause is None:
+                _say(f"exit code {code}, and {restarts.count} restarts did not help")
                 return code
-            pause = min(self._arguments.pause * 2**restarts, LONGEST_PAUSE)
-            restarts += 1
-            _say(f"exit code {code}: restart {restarts} in {pause:.1f} s")
+            _say(f"exit code {code}: restart {restarts.count} in {pause:.1f} s")
             self._sleep(pause)
             if self._is_stopping:
                 return code
@@ -78,14 +75,15 @@ class _Supervisor:
             )
             for number in range(self._arguments.processes)
         ]
+        if self._is_stopping:  # told while they were being started
+            self._pass_on(signal.SIGTERM, None)
         try:
             code = self._first_failure()
             if not code:
                 return DONE
             self._wait(_grace(code))
-            # A process that says that it failed knows more than those that it took along.
-            codes = (_positive(process.poll()) for process in self._processes)
-            return next((c for c in codes if c and c != RESTART and c not in DIED), code)
+            ended = (_positive(process.poll()) for process in self._processes)
+            return verdict([code, *filter(None, ended)])
         finally:
             for process in self._processes:
                 if process.poll() is None:
@@ -130,7 +128,15 @@ def _parse() -> argparse.Namespace:
     )
     parser.add_argument("--dry-run", action="store_true", help="print what would run")
     parser.add_argument("command", nargs="+", metavar="-- COMMAND")
-    return parser.parse_args()
+    arguments = parser.parse_args()
+    for flag in ("processes", "devices_per_process"):
+        if getattr(arguments, flag) < 1:
+            parser.error(f"--{flag.replace('_', '-')} must be 1 or more")
+    # The vit-jax of this environment, which need not be activated.
+    os.environ["PATH"] = os.pathsep.join([sysconfig.get_path("scripts"), os.environ["PATH"]])
+    if shutil.which(arguments.command[0]) is None:
+        parser.error(f"no such program: {arguments.command[0]}")
+    return arguments
 
 
 def _environment(arguments: argparse.Namespace, address: str, number: int) -> dict[str, str]:

@@ -118,6 +118,19 @@ def test_signals_are_passed_on_once_and_end_the_job(number):
     assert job.returncode == 42 and said.count("asked") == 2
 
 
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        (["--processes=0", "--", "true"], "--processes must be 1 or more"),
+        (["--processes=2", "--", "no-such-program"], "no such program: no-such-program"),
+    ],
+)
+def test_mistakes_are_told(flags, says):
+    command = [sys.executable, "launch/local.py", *flags]
+    result = subprocess.run(command, capture_output=True, text=True)
+    assert result.returncode == 2 and result.stderr.splitlines()[-1].endswith(says)
+
+
 def test_dry_run_prints_what_would_run(tmp_path):
     result = launch(tmp_path / "none", 2, 3, "--dry-run")
     assert result.returncode == 0

@@ -1,6 +1,7 @@
 """Several processes that train one model together."""
 
 import contextlib
+import glob
 import os
 import socket
 import sys
@@ -14,6 +15,11 @@ from vit_jax.errors import EXIT_DIED, RunFailed, Stopped, UsageError, told
 # What launch/local.py tells the processes that it starts.
 COORDINATOR, PROCESSES, PROCESS = "VIT_JAX_COORDINATOR", "VIT_JAX_PROCESSES", "VIT_JAX_PROCESS"
 
+# What SLURM tells a task of a step; it starts tasks with srun only.
+_SLURM_STEP, _SLURM_TASKS = "SLURM_STEP_NODELIST", "SLURM_NTASKS"
+# Where the chips of a TPU host show up.
+_TPU_FILES = ("/dev/accel*", "/dev/vfio/[0-9]*")
+
 _REMIND_SECONDS = 10.0
 _GO = b"go"
 
@@ -21,20 +27,12 @@ _GO = b"go"
 def join(patience: float = 300.0) -> None:
     """Joins the other processes of this job, if there are any; before anything touches a device.
 
-    Says which are missing after a while, and gives up after `patience` seconds.
+    Gives up after `patience` seconds.
     """
-    address = os.environ.get(COORDINATOR)
-    if not address:
-        return
-    processes, process = int(os.environ[PROCESSES]), int(os.environ[PROCESS])
-    # JAX would wait in silence, and abort without a name. So there is a roll call before, at the
-    # very port that JAX is going to use.
-    host, _, port = address.rpartition(":")
-    if process:
-        _report_to(host, int(port), process, patience)
-    else:
-        _call_roll(int(port), set(range(1, processes)), patience)
-    jax.distributed.initialize(address, processes, process, shutdown_timeout_seconds=60)
+    if COORDINATOR in os.environ:
+        _join_local(os.environ[COORDINATOR], patience)
+    elif _may_be_in_a_cluster():
+        _join_cluster(patience)
 
 
 @contextlib.contextmanager
@@ -61,6 +59,39 @@ def is_lead() -> bool:
 def is_alone() -> bool:
     """Whether this process has no others to wait for."""
     return not jax.distributed.is_initialized()
+
+
+def _join_local(address: str, patience: float) -> None:
+    """Says which processes are missing after a while."""
+    processes, process = int(os.environ[PROCESSES]), int(os.environ[PROCESS])
+    # JAX would wait in silence, and abort without a name. So there is a roll call before, at the
+    # very port that JAX is going to use.
+    host, _, port = address.rpartition(":")
+    if process:
+        _report_to(host, int(port), process, patience)
+    else:
+        _call_roll(int(port), set(range(1, processes)), patience)
+    jax.distributed.initialize(address, processes, process, shutdown_timeout_seconds=60)
+
+
+def _may_be_in_a_cluster() -> bool:
+    if _SLURM_STEP in os.environ:
+        return os.environ.get(_SLURM_TASKS) != "1"
+    is_cpu_wanted = os.environ.get("JAX_PLATFORMS", "").startswith("cpu")
+    return not is_cpu_wanted and any(glob.glob(pattern) for pattern in _TPU_FILES)
+
+
+def _join_cluster(patience: float) -> None:
+    """On TPU hosts (VMs and GKE) and in SLURM steps JAX finds out by itself who the others are."""
+    try:
+        jax.distributed.initialize(
+            initialization_timeout=int(patience), shutdown_timeout_seconds=60
+        )
+    except ValueError:  # it is told nothing of others: a host that is alone
+        return
+    except (RuntimeError, OSError) as error:  # others, or who knows of them, do not answer
+        reason = " ".join(str(error).split())[:200]
+        raise Stopped(f"the other processes of this job did not start: {reason}") from error
 
 
 def _call_roll(port: int, missing: set[int], patience: float) -> None:
