@@ -19,6 +19,7 @@ import numpy as np
 from vit_jax.train.usage import MEASURED
 from vit_jax.weights.load import read_weights
 from vit_jax.weights.manifest import read_manifest
+from vit_jax.weights.paths import as_path
 from vit_jax.weights.run_folder import RunFolder
 
 TOTAL = 240
@@ -65,7 +66,7 @@ class Job:
         command = [sys.executable, "launch/local.py", f"--processes={processes}"]
         command += [f"--devices-per-process={devices}", "--pause=0", "--restarts=40", "--"]
         command += [sys.executable, "-m", "tests.chaos.recorded", *FLAGS, *flags]
-        self.folder = RunFolder(pathlib.Path(workdir))
+        self.folder = RunFolder(as_path(workdir))
         # Through a pipe: a log file could not grow either when the disk is full.
         self._supervisor = subprocess.Popen(
             [*command, f"--workdir={workdir}"],

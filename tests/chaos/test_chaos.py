@@ -19,17 +19,6 @@ pytestmark = pytest.mark.slow
 KILLS = 20
 
 
-@pytest.fixture(scope="module")
-def untouched(tmp_path_factory):
-    """Two processes that nobody touches; all their checkpoints are kept."""
-    place = tmp_path_factory.mktemp("untouched")
-    (place / "batches").mkdir()
-    record = {"BATCH_RECORD": str(place / "batches")}
-    with Job(place / "run", "--config.checkpoints_kept=1000", environment=record) as job:
-        assert job.wait() == 0, job.log()[-3000:]
-    return job.folder
-
-
 def test_kill_9_at_any_moment_costs_no_more_than_the_steps_since_the_last_checkpoint(
     untouched, tmp_path
 ):

@@ -9,6 +9,7 @@ from vit_jax.data.sources import open_source
 from vit_jax.errors import UsageError
 from vit_jax.train.config import evaluator, run_config
 from vit_jax.train.loop import train
+from vit_jax.weights.paths import as_path
 from vit_jax.weights.run_folder import RunFolder
 
 BAD = ("cut.jpg", "empty.jpg", "words.jpg")
@@ -26,20 +27,22 @@ def config_for(folder, **data):
     return config
 
 
-def test_a_run_goes_on_and_names_each_bad_image_once(folder, tmp_path, capsys):
+@pytest.mark.parametrize("place", ["disk", "bucket"])
+def test_a_run_goes_on_and_names_each_bad_image_once(place, request, folder, tmp_path, capsys):
     config = config_for(folder)
-    summary = train(run_config(config), tmp_path)
-    names = (tmp_path / "bad_images.txt").read_text().splitlines()
+    workdir = as_path(tmp_path if place == "disk" else request.getfixturevalue("bucket"))
+    summary = train(run_config(config), workdir)
+    names = (workdir / "bad_images.txt").read_text().splitlines()
     assert sorted(name.split("/")[-1] for name in names) == sorted(BAD)
     said = capsys.readouterr().err
     assert all(said.count(f"{name}, which cannot be read") == 1 for name in BAD)
     assert summary["metrics"]["train/bad_images"] == 3
     # 12000 x 9000 pixels were among them, 324 MB if decoded in full by each of many threads.
-    records = RunFolder(tmp_path).metrics_records()
+    records = RunFolder(workdir).metrics_records()
     assert records[-1]["train/host_memory_gb"] - records[0]["train/host_memory_gb"] < 0.7
     config.total = "7 steps"
-    train(run_config(config), tmp_path)
-    assert (tmp_path / "bad_images.txt").read_text().splitlines() == names  # resumed: not again
+    train(run_config(config), workdir)
+    assert (workdir / "bad_images.txt").read_text().splitlines() == names  # resumed: not again
 
 
 def test_a_run_stops_at_the_first_where_that_is_asked_for(folder, tmp_path):

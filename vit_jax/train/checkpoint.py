@@ -20,12 +20,15 @@ from vit_jax.weights.checkpoint import (
     PARAMS,
     PROGRESS,
     all_steps,
+    is_marked,
+    mark,
     no_good_one,
     read_items,
     save_args,
     what_is_left,
 )
 from vit_jax.weights.manifest import Damaged, read_manifest, verify
+from vit_jax.weights.paths import move_folder, resolved
 
 SET_ASIDE = "set_aside"  # beside the checkpoints: steps that could not be restored
 
@@ -118,19 +121,25 @@ class Checkpoints:
     def restore_newest(self, abstract: TrainState) -> Restored | None:
         """The newest good state, laid out as `abstract` says, or None where there is no step.
 
-        Newer steps that cannot be used are named and moved aside, once a good one is found.
+        Newer steps that cannot be used are named and moved aside, once a good one is found. In a
+        bucket a save that was cut off looks like a step, too: Orbax will delete it.
         """
         reasons: dict[int, Damaged] = {}
-        for step in reversed(all_steps(self._folder)):
+        steps = all_steps(self._folder)[::-1]
+        for step in steps:
             try:
                 restored = self.restore(step, abstract)
             except Damaged as error:
+                if step == steps[0] and not is_marked(self._folder / str(step)):
+                    self._note(f"the save of step {step} was cut off")
+                    continue
                 self._note(f"the checkpoint of step {step} cannot be used: {error}")
                 reasons[step] = error
             else:
                 self._set_aside(list(reasons))
+                self._mark(step)
                 return restored
-        if any(any((self._folder / str(step)).rglob("*")) for step in reasons):
+        if any(any((self._folder / str(step)).iterdir()) for step in reasons):
             # Starting over would be a run lost, and maybe it is the machine that cannot read.
             raise RunFailed(
                 f"{self._folder.parent} {no_good_one(reasons)}; nothing was moved or deleted. "
@@ -159,14 +168,21 @@ class Checkpoints:
     def _set_aside(self, steps: Sequence[int]) -> None:
         for step in steps if is_lead() else ():
             place = self._folder.parent / SET_ASIDE
-            place.mkdir(exist_ok=True)
             number, target = 1, place / str(step)
             while target.exists():
                 number, target = number + 1, place / f"{step}-{number + 1}"
-            (self._folder / str(step)).rename(target)
+            move_folder(self._folder / str(step), target)
             self._note(f"moved the checkpoint of step {step} to {target}")
         if steps:
             multihost_utils.sync_global_devices("set aside")
+
+    def _mark(self, step: int) -> None:
+        """The step that was restored and all before it: they came from a disk, without marks."""
+        if is_marked(self._folder / str(step)) or not is_lead():
+            return
+        for older in all_steps(self._folder):
+            if older <= step:
+                mark(self._folder / str(older))
 
     def _begin(self, step: int, args: ocp.args.Composite) -> None:
         if self._manager is None:
@@ -177,7 +193,7 @@ class Checkpoints:
                 async_options=ocp.AsyncOptions(create_directories_asynchronously=False),
                 cleanup_tmp_directories=True,  # what a killed process left of its last save
             )
-            self._manager = ocp.CheckpointManager(self._folder.resolve(), options=options)
+            self._manager = ocp.CheckpointManager(resolved(self._folder), options=options)
         self._manager.save(step, args=args, force=True)
 
     def _wait(self) -> None:

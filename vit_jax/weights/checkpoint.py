@@ -1,9 +1,9 @@
-"""Checkpoints on disk: which steps there are, and their arrays, verified, onto any devices."""
+"""Checkpoints of a run: which steps there are, and their arrays, verified, onto any devices."""
 
 import logging
 import pathlib
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import orbax.checkpoint as ocp
@@ -17,10 +17,14 @@ from vit_jax.weights.manifest import (
     read_manifest,
     verify,
 )
+from vit_jax.weights.paths import in_bucket, resolved, write_bytes
 
 # The names under which a checkpoint keeps the parts of a train state: what a network is, its
 # average where the run keeps one, and what only resuming needs.
 PARAMS, AVERAGE, PROGRESS = "params", "average", "progress"
+
+# A folder in a bucket cannot appear in one move: Orbax writes this file into it, last of all.
+_MARKER = "commit_success.txt"
 
 _READ_AGAIN_SECONDS = 1.0  # a file system may stumble; damage is still there a moment later
 
@@ -64,7 +68,7 @@ def read_items(
     check_forms(manifest, targets, str(folder))
     for attempt in range(2):
         try:
-            return {name: _read(folder.resolve() / name, item) for name, item in targets.items()}
+            return {name: _read(resolved(folder) / name, item) for name, item in targets.items()}
         except Exception as error:  # of many kinds: what it is depends on the byte that is wrong
             if attempt:
                 text = " ".join(str(error).split())
@@ -90,17 +94,32 @@ def save_args(items: Mapping[str, Any], notes: Mapping[str, Any]) -> ocp.args.Co
 
 def all_steps(checkpoints: pathlib.Path) -> list[int]:
     """All that are there by name, oldest first."""
-    if not checkpoints.is_dir():
+    try:
+        found = [path for path in checkpoints.iterdir() if path.name.isdecimal()]
+    except (FileNotFoundError, NotADirectoryError):
         return []
-    return sorted(int(p.name) for p in checkpoints.iterdir() if p.name.isdecimal() and p.is_dir())
+    # In a bucket what is no folder has no name of digits, and each would be asked for.
+    return sorted(int(path.name) for path in found if in_bucket(path) or path.is_dir())
 
 
 def finished_steps(checkpoints: pathlib.Path) -> list[int]:
     """Those that were saved to their end, oldest first."""
-    return [step for step in all_steps(checkpoints) if _is_finished(checkpoints / str(step))]
+    return sorted(_newest_first(checkpoints))
 
 
-def _is_finished(folder: pathlib.Path) -> bool:
+def _newest_first(checkpoints: pathlib.Path) -> Iterator[int]:
+    """Finished steps, each looked at when it is asked for: in a bucket that takes a while."""
+    steps = all_steps(checkpoints)[::-1]
+    is_any_marked = False
+    for step in steps:
+        if is_marked(checkpoints / str(step)) and _has_manifest(checkpoints / str(step)):
+            is_any_marked = True
+            yield step
+    if not is_any_marked:  # a run that was copied into a bucket has no markers at all
+        yield from (step for step in steps if _has_manifest(checkpoints / str(step)))
+
+
+def _has_manifest(folder: pathlib.Path) -> bool:
     try:
         read_manifest(folder)
         return True
@@ -108,9 +127,19 @@ def _is_finished(folder: pathlib.Path) -> bool:
         return False
 
 
+def is_marked(folder: pathlib.Path) -> bool:
+    """Whether the step was saved to its end, as far as a look at its folder tells."""
+    return not in_bucket(folder) or (folder / _MARKER).exists()
+
+
+def mark(folder: pathlib.Path) -> None:
+    """For Orbax, which would delete the step in a bucket otherwise."""
+    write_bytes(folder / _MARKER, b"")
+
+
 def latest_step(checkpoints: pathlib.Path) -> int | None:
     """The newest finished step, or None."""
-    return max(finished_steps(checkpoints), default=None)
+    return next(_newest_first(checkpoints), None)
 
 
 def what_is_left(checkpoints: pathlib.Path) -> str:

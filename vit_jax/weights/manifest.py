@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 
 from vit_jax.errors import UsageError
+from vit_jax.weights.paths import in_bucket
 
 MANIFEST = "manifest"
 _FILE = pathlib.Path(MANIFEST) / "metadata"  # where Orbax puts a JSON item of that name
@@ -42,6 +43,8 @@ def read_manifest(step: pathlib.Path) -> dict[str, Any]:
     try:
         text = (step / _FILE).read_text()
     except (OSError, UnicodeDecodeError) as error:
+        if in_bucket(step) and not isinstance(error, FileNotFoundError | UnicodeDecodeError):
+            raise  # a bucket that gives no answer says nothing about the checkpoint
         raise Damaged("it is incomplete: it has no manifest that can be read") from error
     try:
         found = json.loads(text)

@@ -1,15 +1,16 @@
-"""A run on disk: where its files are, and how to read the network back out of it."""
+"""A run's folder, on disk or in a bucket: where its files are, and how to read its network."""
 
 import dataclasses
 import json
-import os
 import pathlib
 from typing import Any
 
 from vit_jax.errors import UsageError
 from vit_jax.models.config import NetworkConfig, config_from_dict
 from vit_jax.weights.best import best_of
+from vit_jax.weights.kind import kind_of
 from vit_jax.weights.lora import Lora
+from vit_jax.weights.paths import exists, write_bytes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,18 +44,31 @@ class RunFolder:
         return self.path / "tensorboard"
 
     @property
+    def plots(self) -> pathlib.Path:
+        return self.path / "plots"
+
+    @property
+    def plan(self) -> pathlib.Path:
+        return self.path / "plan.json"
+
+    @property
     def report(self) -> pathlib.Path:
         return self.path / "report.html"
 
     def is_run(self) -> bool:
-        return self.config.is_file()
+        return exists(self.config) and kind_of(self.path) == "run"
+
+    def check(self) -> None:
+        """Raises where it is no run."""
+        if not self.is_run():
+            found = "a config.json of another library" if exists(self.config) else "no config.json"
+            raise UsageError(
+                f"{self.path} is no run folder: it has {found}; give the --workdir of a run"
+            )
 
     def network(self) -> NetworkConfig:
         """The network that this run trains."""
-        if not self.is_run():
-            raise UsageError(
-                f"{self.path} is no run folder: it has no config.json; give the --workdir of a run"
-            )
+        self.check()
         try:
             return config_from_dict(read_json(self.config)["network"])
         except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -79,7 +93,7 @@ class RunFolder:
 
     def metrics_records(self) -> list[dict[str, Any]]:
         """What the run has logged so far, oldest first."""
-        if not self.metrics.is_file():
+        if not exists(self.metrics):
             return []
         *lines, _ = self.metrics.read_text().split("\n")  # what a crash cut off is no record
         return [json.loads(line) for line in lines]
@@ -97,10 +111,4 @@ def write_json(path: pathlib.Path, value: dict[str, Any]) -> None:
 
 def write_text(path: pathlib.Path, text: str) -> None:
     """Replaces the file in one move, so that nobody ever finds half of it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.new")
-    with temporary.open("w") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
+    write_bytes(path, text.encode())
