@@ -1,7 +1,5 @@
 """A batch as the network will see it: cropped, augmented and mixed, with its labels."""
 
-import pathlib
-
 import jax
 import numpy as np
 
@@ -16,10 +14,8 @@ from vit_jax.train.step import prepared
 _LABELS = 3  # of an image, the weightiest
 
 
-def write_batch_picture(
-    config: RunConfig, path: pathlib.Path, *, step: int = 0, count: int = 64
-) -> None:
-    """Writes a PNG grid of the first images of that step's batch."""
+def batch_picture(config: RunConfig, *, step: int = 0, count: int = 64) -> bytes:
+    """A PNG grid of the first images of that step's batch."""
     size = as_size(config.image_size)
     source = open_source(config.data.name, config.data.split, size)
     batches = train_batches(
@@ -43,8 +39,7 @@ def write_batch_picture(
     )
     pixels = np.clip(np.round((np.asarray(images) + 1) * 127.5), 0, 255).astype(np.uint8)
     titles = [_title(weights, source) for weights in np.asarray(targets)]
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(figures.grid(pixels, titles, columns=8))
+    return figures.grid(pixels, titles, columns=8)
 
 
 def _title(weights: np.ndarray, source: Source) -> str:

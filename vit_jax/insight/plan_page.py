@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from vit_jax.insight.figures import curves
-from vit_jax.insight.page import code, heading, page, picture, table
+from vit_jax.insight.curves import Run, chart_data
+from vit_jax.insight.page import Section, charts, code, page, table
 from vit_jax.tpu.advice import Trial
 from vit_jax.tpu.plan import GIB, Plan
 from vit_jax.tpu.text import memory_rows, run_lines, time_lines, trials_text
@@ -18,28 +18,24 @@ def plan_page(plan: Plan, trials: Sequence[Trial] = (), price: float | None = No
     rows.append([f"in all, of {plan.hbm / GIB:.0f}", f"{plan.memory.total / GIB:.3f}"])
     steps = np.linspace(0, plan.total_steps - 1, len(plan.curve)).astype(int)
     records = [
-        {"step": int(step), "learning rate": rate}
+        {"step": int(step), "train/learning_rate": rate}
         for step, rate in zip(steps, plan.curve, strict=True)
     ]
     mesh = " x ".join(f"{axis}={size}" for axis, size in plan.mesh.items())
-    parts = [
-        heading("What is planned"),
-        table(
-            ["", ""],
-            [
-                ["mesh", mesh],
-                ["batch", f"{plan.batch_size}, in {plan.accumulation} microbatches"],
-                ["remat", plan.remat],
-                ["compiled", "by the TPU compiler" if plan.is_compiled else "no: estimated"],
-            ],
-        ),
-        heading("Memory per device"),
-        table(["part", "GiB"], rows),
-        heading("Time"),
-        code("\n".join([*time_lines(plan), *run_lines(plan, price)])),
-        heading("Learning rate"),
-        picture(curves({plan.model: records}, ["learning rate"]), "learning rate over steps"),
+    settings = [
+        ["mesh", mesh],
+        ["batch", f"{plan.batch_size}, in {plan.accumulation} microbatches"],
+        ["remat", plan.remat],
+        ["compiled", "by the TPU compiler" if plan.is_compiled else "no: estimated"],
+    ]
+    time = code("\n".join([*time_lines(plan), *run_lines(plan, price)]))
+    curve = charts(chart_data([Run(plan.model, records, plan.batch_size)], clocks=False))
+    sections = [
+        Section("settings", "What is planned", [table(["", ""], settings)]),
+        Section("memory", "Memory per device", [table(["part", "GiB"], rows)]),
+        Section("time", "Time", [time]),
+        Section("rate", "Learning rate", [curve]),
     ]
     if trials:
-        parts += [heading("What would help"), code(trials_text(trials))]
-    return page(f"{plan.model} on {plan.topology.text()}: {verdict}", parts)
+        sections.append(Section("help", "What would help", [code(trials_text(trials))]))
+    return page(f"{plan.model} on {plan.topology.text()}: {verdict}", [], sections)

@@ -6,7 +6,6 @@ Whatever state a run is in, it has its row: what cannot be read is said there.
 import contextlib
 import dataclasses
 import json
-import os
 import pathlib
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,6 +13,7 @@ from typing import Any
 
 from vit_jax.errors import UsageError
 from vit_jax.evaluate.paper import PRETRAINING, Figure, data_set, fine_tuned, five_shot
+from vit_jax.weights.paths import resolved, walk
 from vit_jax.weights.run_folder import RunFolder, read_json
 
 FINISHED = "finished"
@@ -98,14 +98,14 @@ def find_runs(folders: Sequence[pathlib.Path]) -> list[Run]:
     for folder in folders:
         if not folder.is_dir():
             raise UsageError(f"no such folder: {folder}; give run folders, or folders of them")
-        for place, inner, files in os.walk(folder):
+        for place, inner, files in walk(folder):
             # Runs may lie in a run (a sweep's), but in nothing that a run itself writes.
             ours = {"checkpoints", "tensorboard", "plots"}
             inner[:] = sorted(name for name in inner if name not in ours and name[0] != ".")
-            folder_of_run = RunFolder(pathlib.Path(place))
+            folder_of_run = RunFolder(place)
             signs = (folder_of_run.environment, folder_of_run.metrics, folder_of_run.summary)
             if folder_of_run.config.name in files and {sign.name for sign in signs} & set(files):
-                found.setdefault(folder_of_run.path.resolve(), folder_of_run.path)
+                found.setdefault(resolved(place), place)
     if not found:
         raise UsageError(
             f"no runs in {', '.join(map(str, folders))}: expected the --workdir of vit-jax train, "
