@@ -21,7 +21,7 @@ TINY = {"width": WIDTH, "heads": HEADS, "depth": 2, "mlp_dim": 20, "num_classes"
 
 def self_attention_layer(**options):
     return scrambled(
-        lambda: SelfAttention(WIDTH, HEADS, **options, dtype=jnp.float32, rngs=nnx.Rngs(0))
+        lambda: SelfAttention(WIDTH, HEADS, 5, **options, dtype=jnp.float32, rngs=nnx.Rngs(0))
     )
 
 
@@ -95,7 +95,7 @@ def along_columns(i, j):
 
 @pytest.mark.parametrize(
     "options",
-    [{}, {"relative_to": 5}, {"qk_norm": True}, {"relative_to": 5, "qk_norm": True}],
+    [{}, {"relative": True}, {"qk_norm": True}, {"relative": True, "qk_norm": True}],
     ids=["plain", "relative", "qk_norm", "both"],
 )
 def test_self_attention_equals_a_loop_over_queries_and_keys(options):
@@ -106,7 +106,7 @@ def test_self_attention_equals_a_loop_over_queries_and_keys(options):
 
 
 def test_relative_positions_tell_before_from_after():
-    layer, params = self_attention_layer(relative_to=5)
+    layer, params = self_attention_layer(relative=True)
     assert params["offsets"].shape == (2 * 5 - 1, WIDTH // HEADS)  # one table for all heads
     x = random_normal(1, 1, 5, WIDTH)
     assert np.abs(call(layer, x) - call(layer, x[:, ::-1])[:, ::-1]).max() > 1e-2

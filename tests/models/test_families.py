@@ -133,6 +133,15 @@ def test_the_gradient_reaches_every_parameter_of_every_layer(family):
     assert not unreached
 
 
+def test_without_kernels_every_policy_keeps_less_than_none():
+    def kept(remat):
+        loss = loss_function(tiny("hybrid", remat=remat))
+        backward = jax.eval_shape(lambda p: jax.vjp(loss, p)[1], scrambled_params("hybrid"))
+        return sum(leaf.size for leaf in jax.tree.leaves(backward))
+
+    assert kept("full") <= kept("qkv") == kept("dots") < kept("none")
+
+
 @pytest.mark.parametrize("family", ["hybrid", "bit"])
 def test_rematerialisation_of_a_resnet_keeps_less_and_computes_the_same_gradient(family):
     def kept(remat):
@@ -143,7 +152,7 @@ def test_rematerialisation_of_a_resnet_keeps_less_and_computes_the_same_gradient
 
     assert kept("full") <= kept("dots") < kept("none") / 2
     expected = gradient(family, remat="none")
-    for remat in ("dots", "full"):
+    for remat in ("qkv", "dots", "full"):
         jax.tree.map(
             lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-5),
             gradient(family, remat=remat),

@@ -70,7 +70,7 @@ def test_scanned_blocks_equal_a_loop_over_them(images):
     np.testing.assert_allclose(model.encoder(tokens), model.encoder.norm(expected), atol=1e-5)
 
 
-@pytest.mark.parametrize("remat", ["dots", "full"])
+@pytest.mark.parametrize("remat", ["qkv", "dots", "full"])
 def test_rematerialisation_changes_neither_values_nor_gradients(images, remat):
     def loss_and_gradient(policy):
         graphdef, params = nnx.split(small_model(remat=policy, dropout=0.1))

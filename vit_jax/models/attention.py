@@ -5,11 +5,15 @@ instead of three, and positions can enter the logits.
 """
 
 import functools
-from typing import NamedTuple
+import math
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
+
+from vit_jax.models.activations import devices_per_image, on_mesh
+from vit_jax.models.fused_attention import fused_attention
 
 LAYER_NORM_EPSILON = 1e-6
 
@@ -25,6 +29,13 @@ class Relative(NamedTuple):
 NO_OFFSETS = Relative()
 
 
+class AxialWeights(NamedTuple):
+    """Who attends to whom where tokens are a grid and see those on their line."""
+
+    along_rows: jax.Array  # [batch, row, head, query, key]: its places are columns
+    along_columns: jax.Array  # [batch, column, head, query, key]: its places are rows
+
+
 def attend(
     query: jax.Array,
     key: jax.Array,
@@ -32,8 +43,12 @@ def attend(
     *,
     scale: float | None = None,
     relative: Relative = NO_OFFSETS,
-) -> jax.Array:
-    """softmax(q kᵀ / √d) v over [..., token, head, channel], the softmax in float32."""
+    with_weights: bool = False,
+) -> Any:
+    """softmax(q kᵀ / √d) v over [..., token, head, channel], the softmax in float32.
+
+    `with_weights`: a pair of that and the softmax, float32 [..., head, query, key], to look at.
+    """
     query = query * (query.shape[-1] ** -0.5 if scale is None else scale)
     product = functools.partial(jnp.einsum, preferred_element_type=jnp.float32)
     logits = product("...qhc,...khc->...hqk", query, key)
@@ -41,11 +56,25 @@ def attend(
         logits += product("...qhc,qkc->...hqk", query, relative.to_query.astype(query.dtype))
     if relative.to_key is not None:
         logits += product("...khc,qkc->...hqk", key, relative.to_key.astype(key.dtype))
-    weights = jax.nn.softmax(logits, axis=-1).astype(value.dtype)
+    softmax = jax.nn.softmax(logits, axis=-1)
+    weights = softmax.astype(value.dtype)
     result = jnp.einsum("...hqk,...khc->...qhc", weights, value)
     if relative.to_value is not None:
         result += jnp.einsum("...hqk,qkc->...qhc", weights, relative.to_value.astype(value.dtype))
-    return result
+    return (result, softmax) if with_weights else result
+
+
+def _lines_at_once(lines: list[int], tokens: int) -> int:
+    """Rows of axial attention that one matmul is for: a row alone would leave it almost empty."""
+    count = math.prod(lines)
+    return max(n for n in range(1, count + 1) if count % n == 0 and n * tokens <= max(256, tokens))
+
+
+def is_fused(attention: str) -> bool:
+    """Whether "auto" means the kernel here: on TPUs, where it is known how arrays are split."""
+    if attention == "auto":
+        return jax.default_backend() == "tpu" and (on_mesh() or jax.device_count() == 1)
+    return attention == "fused"
 
 
 def by_offset(table: jax.Array) -> jax.Array:
@@ -82,15 +111,20 @@ def output(width: int, heads: int, *, dtype: jnp.dtype, rngs: nnx.Rngs) -> nnx.L
 
 
 class SelfAttention(nnx.Module):
-    """x [..., token, width] -> the same shape; tokens see those with the same leading indices."""
+    """x [..., token, width] -> the same shape; tokens see those with the same leading indices.
+
+    The kernel takes more rows than there are tokens: what fills up a register, and is not seen.
+    """
 
     def __init__(
         self,
         width: int,
         heads: int,
+        tokens: int,
         *,
-        relative_to: int = 0,  # > 0: that many tokens, whose offsets have embeddings
+        relative: bool = False,  # offsets between tokens have embeddings
         qk_norm: bool = False,
+        attention: str = "plain",  # or "fused", "auto": how plain attention is computed
         dtype: jnp.dtype,
         rngs: nnx.Rngs,
     ) -> None:
@@ -107,15 +141,54 @@ class SelfAttention(nnx.Module):
                 rngs=rngs,
             )
             self.query_norm, self.key_norm = norm(), norm()
-        if relative_to:
-            shape = (2 * relative_to - 1, channels)
+        if relative:
+            shape = (2 * tokens - 1, channels)
             self.offsets = nnx.Param(0.02 * jax.random.normal(rngs.params(), shape))
-        self.relative, self.qk_norm = bool(relative_to), qk_norm
+        self.tokens, self.relative, self.qk_norm, self.attention = (
+            tokens, relative, qk_norm, attention
+        )  # fmt: skip
 
-    def __call__(self, x: jax.Array) -> jax.Array:
+    def __call__(self, x: jax.Array, *, with_weights: bool = False) -> Any:
+        """`with_weights`: as in `attend`, and never by the kernel."""
+        if self.is_fused and not with_weights:
+            qkv = x @ by_share(self.qkv.kernel[...]).astype(x.dtype)
+            return self._mixed(qkv) + self.out.bias[...].astype(x.dtype)
         query, key, value = jnp.unstack(self.qkv(x), axis=-3)
         if self.qk_norm:
             query, key = self.query_norm(query), self.key_norm(key)
         # Shared by the heads, as in Shaw et al. (2018).
         offsets = Relative(by_offset(self.offsets[...])) if self.relative else NO_OFFSETS
-        return self.out(attend(query, key, value, relative=offsets))
+        if not with_weights:
+            return self.out(attend(query, key, value, relative=offsets))
+        mixed, weights = attend(query, key, value, relative=offsets, with_weights=True)
+        return self.out(mixed), weights
+
+    @property
+    def is_fused(self) -> bool:
+        """Is it computed by the kernel, here?"""
+        return is_fused(self.attention) and not (self.relative or self.qk_norm)
+
+    def _mixed(self, qkv: jax.Array) -> jax.Array:
+        """What follows the projection, its bias included, by the kernel; `out` without its bias."""
+        *lines, rows, width = qkv.shape
+        together = rows * _lines_at_once(lines[1:], rows)
+        tokens = together - (rows - self.tokens) * (together == rows)
+        mixed = fused_attention(
+            qkv.reshape(-1, together, width),
+            by_share(self.qkv.bias[...]),
+            self.out.kernel[...].reshape(-1, width // 3),
+            self.out.kernel.shape[0] // devices_per_image(),
+            tokens,
+            self.tokens,
+        )
+        return mixed.reshape(*lines, rows, width // 3)
+
+
+def by_share(x: jax.Array) -> jax.Array:
+    """[..., 3, head, channel] -> [..., flat], one after the other what devices have of the heads.
+
+    Where they share no image this is a plain reshape.
+    """
+    *lead, parts, _, channels = x.shape
+    split = x.reshape(*lead, parts, devices_per_image(), -1, channels)
+    return jnp.moveaxis(split, -3, -4).reshape(*lead, -1)

@@ -4,12 +4,14 @@ Position-sensitive: the offset between two places has an embedding for the query
 and one for the value. Axial-ViTs (encoder.py) do without: their tokens carry positions.
 """
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
 from vit_jax.models.activations import over_batch
-from vit_jax.models.attention import Relative, attend, by_offset
+from vit_jax.models.attention import AxialWeights, Relative, attend, by_offset
 from vit_jax.models.convolution import HYBRID, group_norm
 
 
@@ -35,14 +37,18 @@ class AxialAttention(nnx.Module):
         self.norm = group_norm(channels, HYBRID, dtype=dtype, rngs=rngs)
         self.heads = heads
 
-    def __call__(self, x: jax.Array) -> jax.Array:
+    def __call__(self, x: jax.Array, *, with_weights: bool = False) -> Any:
+        """`with_weights`: as in `attend`."""
         qkv = self.qkv_norm(over_batch(self.qkv(x))).reshape(*x.shape[:-1], self.heads, -1)
         half = qkv.shape[-1] // 4
         query, key, value = jnp.split(qkv, (half, 2 * half), axis=-1)
         relative = jnp.split(by_offset(self.offsets[...]), (half, 2 * half), axis=-1)
         # Not divided by √d: the norm before has already fixed how large the logits are.
-        mixed = attend(query, key, value, scale=1.0, relative=Relative(*relative))
-        return self.norm(mixed.reshape(x.shape))
+        mixed, weights = attend(
+            query, key, value, scale=1.0, relative=Relative(*relative), with_weights=True
+        )
+        mixed = self.norm(mixed.reshape(x.shape))
+        return (mixed, weights) if with_weights else mixed
 
 
 class AxialMixer(nnx.Module):
@@ -68,4 +74,12 @@ class AxialMixer(nnx.Module):
         if self.stride == 1:
             return x
         window = (self.stride, self.stride)
-        return nnx.avg_pool(x, window, window, "SAME", count_include_pad=False)
+        return nnx.avg_pool(
+            x, window_shape=window, strides=window, padding="SAME", count_include_pad=False
+        )
+
+    def weights(self, x: jax.Array) -> AxialWeights:
+        """Who attends to whom."""
+        x, along_columns = self.height(x.swapaxes(1, 2), with_weights=True)
+        _, along_rows = self.width(x.swapaxes(1, 2), with_weights=True)
+        return AxialWeights(along_rows, along_columns)

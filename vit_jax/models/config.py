@@ -10,7 +10,9 @@ POOLINGS = ("token", "gap", "map")
 POSITIONS = ("none", "1d", "2d", "relative", "sincos2d")
 POSITION_PLACES = ("stem", "every_layer", "shared")
 DTYPES = ("float32", "bfloat16")
-REMAT_POLICIES = ("none", "dots", "full")
+REMAT_POLICIES = ("none", "qkv", "dots", "full")
+ATTENTIONS = ("auto", "plain", "fused")
+ACTIVATIONS = ("gelu_tanh", "gelu")
 RESNET_KINDS = ("bit", "axial")
 
 
@@ -26,7 +28,10 @@ class NetworkConfig:
     num_classes: int = 1000  # 0: no head, the model returns its representation
     head_bias: float = 0.0  # -10 for sigmoid losses over thousands of classes
     dtype: str = "float32"  # of the computation; parameters are float32 always
-    remat: str = "none"  # what the backward pass recomputes: nothing, all but matmuls, everything
+    # What the backward pass recomputes: nothing, the input of attention, all but matmuls, all. (By
+    # TPU kernels, "dots" is "none": norms, softmax and GELU are always computed again there.
+    # Without them "qkv" is "dots": logits are what takes the memory.)
+    remat: str = "none"
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
@@ -60,6 +65,10 @@ class ViTConfig(NetworkConfig):
     registers: int = 0  # tokens that belong to no patch (Darcet et al., 2023)
     layer_scale: float = 0.0  # > 0: branches start scaled by this (Touvron et al., 2021)
     qk_norm: bool = False  # normalise queries and keys (ViT-22B)
+    activation: str = "gelu_tanh"  # as in the published weights; "gelu": exact, as others have it
+    norm_epsilon: float = 1e-6  # likewise; of LayerNorms
+    attention: str = "auto"  # "fused": blocks by TPU kernels; "plain": not; "auto": on TPUs
+    scan: bool = True  # over blocks: compiled as one, whatever the depth; else slower to compile
     dropout: float = 0.0
     stochastic_depth: float = 0.0  # of the last block; rises linearly from 0 at the first
 
@@ -68,6 +77,8 @@ class ViTConfig(NetworkConfig):
         _one_of("pooling", self.pooling, POOLINGS)
         _one_of("positions", self.positions, POSITIONS)
         _one_of("positions_at", self.positions_at, POSITION_PLACES)
+        _one_of("attention", self.attention, ATTENTIONS)
+        _one_of("activation", self.activation, ACTIVATIONS)
         for count in ("width", "depth", "mlp_dim", "heads"):
             _at_least(1, count, getattr(self, count))
         for count in ("registers", "representation_size", "patch_outputs"):
@@ -79,6 +90,7 @@ class ViTConfig(NetworkConfig):
             if not 0 <= getattr(self, rate) < 1:
                 raise UsageError(f"{rate}={getattr(self, rate)}: expected 0 <= {rate} < 1")
         _at_least(0, "layer_scale", self.layer_scale)
+        _at_least(0, "norm_epsilon", self.norm_epsilon)
         if self.width % self.heads:
             raise UsageError(
                 f"width {self.width} does not divide into {self.heads} heads: "
@@ -174,6 +186,7 @@ class ResNetConfig(NetworkConfig):
 # Fields that change how a network is trained or computed, but none of its parameters' shapes.
 NOT_IN_WEIGHTS = {
     "name", "dropout", "stochastic_depth", "position_std", "head_bias", "dtype", "remat",
+    "attention", "scan",
 }  # fmt: skip
 
 _FAMILIES: dict[str, type[NetworkConfig]] = {c.family: c for c in (ViTConfig, ResNetConfig)}

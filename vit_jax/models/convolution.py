@@ -91,4 +91,5 @@ def max_pool(x: jax.Array, flavour: Flavour) -> jax.Array:
     """3 x 3, stride 2."""
     if not flavour.same_padding:  # the BiT release pads with zeros, and its values may be negative
         x = jnp.pad(x, ((0, 0), (1, 1), (1, 1), (0, 0)))
-    return nnx.max_pool(x, (3, 3), (2, 2), "SAME" if flavour.same_padding else "VALID")
+    padding = "SAME" if flavour.same_padding else "VALID"
+    return nnx.max_pool(x, window_shape=(3, 3), strides=(2, 2), padding=padding)

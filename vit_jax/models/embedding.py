@@ -91,4 +91,4 @@ class Embedding(nnx.Module):
 
 def _for_each(x: jax.Array, tokens: nnx.Param) -> jax.Array:
     """The same tokens for each image of the batch x."""
-    return jnp.broadcast_to(tokens.astype(x.dtype), (len(x), *tokens.shape[1:]))
+    return jnp.broadcast_to(tokens.astype(x.dtype), (x.shape[0], *tokens.shape[1:]))

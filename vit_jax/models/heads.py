@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from vit_jax.models.attention import LAYER_NORM_EPSILON, attend, output, projection
+from vit_jax.models.attention import attend, output, projection
 from vit_jax.models.config import NetworkConfig, ViTConfig
 from vit_jax.models.encoder import Mlp
 
@@ -22,11 +22,18 @@ class AttentionPooling(nnx.Module):
         self.query = projection(width, 1, config.heads, dtype=dtype, rngs=rngs)
         self.key_value = projection(width, 2, config.heads, dtype=dtype, rngs=rngs)
         self.out = output(width, config.heads, dtype=dtype, rngs=rngs)
-        self.norm = nnx.LayerNorm(width, epsilon=LAYER_NORM_EPSILON, dtype=dtype, rngs=rngs)
-        self.mlp = Mlp(width, config.mlp_dim, dropout=0.0, dtype=dtype, rngs=rngs)
+        self.norm = nnx.LayerNorm(width, epsilon=config.norm_epsilon, dtype=dtype, rngs=rngs)
+        self.mlp = Mlp(
+            width,
+            config.mlp_dim,
+            dropout=0.0,
+            activation=config.activation,
+            dtype=dtype,
+            rngs=rngs,
+        )
 
     def __call__(self, tokens: jax.Array) -> jax.Array:
-        probe = jnp.broadcast_to(self.probe[...], (len(tokens), 1, tokens.shape[-1]))
+        probe = jnp.broadcast_to(self.probe[...], (tokens.shape[0], 1, tokens.shape[-1]))
         query = self.query(probe)[:, :, 0]
         key, value = jnp.unstack(self.key_value(tokens), axis=2)
         pooled = self.out(attend(query, key, value))[:, 0]

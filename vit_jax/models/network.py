@@ -6,7 +6,7 @@ from typing import Any
 import jax
 from flax import nnx
 
-from vit_jax.models.config import NetworkConfig, ViTConfig
+from vit_jax.models.config import NetworkConfig, ResNetConfig, ViTConfig
 from vit_jax.models.heads import Classifier
 from vit_jax.models.resnet import ResNet
 from vit_jax.models.variants import model_config
@@ -61,4 +61,7 @@ def _abstract(config: NetworkConfig) -> tuple[nnx.GraphDef[Classifier], dict[str
 
 
 def _build(config: NetworkConfig, rngs: nnx.Rngs) -> Classifier:
-    return (ViT if isinstance(config, ViTConfig) else ResNet)(config, rngs=rngs)
+    if isinstance(config, ViTConfig):
+        return ViT(config, rngs=rngs)
+    assert isinstance(config, ResNetConfig)  # there are two families
+    return ResNet(config, rngs=rngs)

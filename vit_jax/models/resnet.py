@@ -1,6 +1,7 @@
 """The ResNets that the paper compares with: BiT, and those with axial attention (D.6)."""
 
 import functools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -8,6 +9,7 @@ from flax import nnx
 
 from vit_jax.models.config import ResNetConfig
 from vit_jax.models.heads import Classifier
+from vit_jax.models.stack import See
 from vit_jax.models.trunk import PostActivationTrunk, PreActivationTrunk
 
 
@@ -30,6 +32,10 @@ class ResNet(Classifier):
             rngs=rngs,
         )
         self._make_head(config.features, rngs)
+
+    def watched(self, images: jax.Array, see: See, first: Any) -> tuple[jax.Array, Any, tuple]:
+        """As ViT.watched, for those that attend: the feature map, and what was seen."""
+        return self.trunk.watched(images, see, first)
 
     def _represent(self, images: jax.Array, key: jax.Array | None) -> jax.Array:
         return self.trunk(images).mean(axis=(1, 2), dtype=jnp.float32)

@@ -1,16 +1,19 @@
 """Bodies of ResNets: a root that halves twice, then stages of bottleneck units, scanned."""
 
 import functools
-from collections.abc import Callable
+import operator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
 from vit_jax.models.activations import over_batch
+from vit_jax.models.attention import AxialWeights
 from vit_jax.models.axial_attention import AxialMixer
 from vit_jax.models.convolution import BIT, HYBRID, StandardizedConv, group_norm, max_pool
-from vit_jax.models.stack import rematerialized, scan, stack
+from vit_jax.models.stack import See, rematerialized, scan, stack
 
 EXPANSION = 4  # a unit's outputs per channel of its bottleneck
 
@@ -54,9 +57,15 @@ class PostActivationUnit(nnx.Module):
 
     def __call__(self, x: jax.Array) -> jax.Array:
         shortcut = self.projection_norm(self.projection(x)) if self.projects else x
-        x = jax.nn.relu(self.norm1(self.conv1(x)))
-        x = jax.nn.relu(self.mixer(x))
+        x = jax.nn.relu(self.mixer(self._narrowed(x)))
         return jax.nn.relu(shortcut + self.norm3(self.conv3(x)))
+
+    def weights(self, x: jax.Array) -> AxialWeights:
+        """Who attends to whom, where the mixer attends."""
+        return self.mixer.weights(self._narrowed(x))
+
+    def _narrowed(self, x: jax.Array) -> jax.Array:
+        return jax.nn.relu(self.norm1(self.conv1(x)))
 
 
 class PreActivationUnit(nnx.Module):
@@ -109,6 +118,14 @@ class Stage(nnx.Module):
         x = over_batch(rematerialized(self.first, self.remat, in_scan=False)(over_batch(x)))
         return scan(self.rest, self.remat, x) if self.units > 1 else x
 
+    def each(self) -> Iterator[nnx.Module]:
+        """Its units, one by one."""
+        yield self.first
+        if self.units > 1:
+            graphdef, params = nnx.split(self.rest)
+            for number in range(self.units - 1):
+                yield nnx.merge(graphdef, jax.tree.map(operator.itemgetter(number), params))
+
 
 class Stages(nnx.Module):
     """All stages; each but the first halves the resolution and doubles the channels."""
@@ -142,6 +159,11 @@ class Stages(nnx.Module):
         for index in range(self.count):
             x = getattr(self, f"stage{index + 1}")(x)
         return x
+
+    def each(self) -> Iterator[nnx.Module]:
+        """The units of all stages, one by one."""
+        for index in range(self.count):
+            yield from getattr(self, f"stage{index + 1}").each()
 
 
 class PostActivationTrunk(nnx.Module):
@@ -185,8 +207,19 @@ class PostActivationTrunk(nnx.Module):
         return self.stages.outputs
 
     def __call__(self, images: jax.Array) -> jax.Array:
-        x = jax.nn.relu(self.root_norm(self.root_conv(images)))
-        return self.stages(max_pool(x, HYBRID))
+        return self.stages(self._root(images))
+
+    def watched(self, images: jax.Array, see: See, first: Any) -> tuple[jax.Array, Any, tuple]:
+        """As ViT.watched; what is kept is a tuple, as units differ in their grids."""
+        x, seen, kept = self._root(images), first, []
+        for unit in self.stages.each():
+            seen, told = see(seen, unit.weights(x))
+            kept.append(told)
+            x = unit(x)
+        return x, seen, tuple(kept)
+
+    def _root(self, images: jax.Array) -> jax.Array:
+        return max_pool(jax.nn.relu(self.root_norm(self.root_conv(images))), HYBRID)
 
 
 class PreActivationTrunk(nnx.Module):

@@ -116,13 +116,14 @@ def network_name(config: NetworkConfig) -> str:
             return f"AxialResNet{layers[0] if known else f'{config.stages}x{config.width}'}"
         known = layers and config.width % 64 == 0
         return f"BiT-R{layers[0] if known else config.stages}x{config.width / 64:g}"
+    assert isinstance(config, ViTConfig)  # there are two families
     shape = Shape(config.width, config.depth, config.mlp_dim, config.heads)
-    letters = [letters for letters, known in SHAPES.items() if known == shape]
-    letters = letters[0] if letters else f"{config.width}x{config.depth}"
+    named = [name for name, known in SHAPES.items() if known == shape]
+    letters = named[0] if named else f"{config.width}x{config.depth}"
     patch_h, patch_w = config.patch_size
     patch = f"{patch_h}" if patch_h == patch_w else f"{patch_h}x{patch_w}"
     if config.stem_stages is not None:
-        return f"{_stem_name(config)}+{letters}/{_total_stride(config, patch)}"
+        return f"{_stem_name(config)}+{letters}/{_total_stride(config.stem_stages, patch)}"
     return f"{'Axial-' if config.axial else ''}{letters}/{patch}"
 
 
@@ -134,10 +135,10 @@ def _stem_name(config: ViTConfig) -> str:
     return f"R{config.stem_stages or ''}{factor}"
 
 
-def _total_stride(config: ViTConfig, patch: str) -> str:
-    if config.stem_stages == () and patch == "8":
+def _total_stride(stem_stages: tuple[int, ...], patch: str) -> str:
+    if stem_stages == () and patch == "8":
         return "16"  # as published, though it is 32
-    stride = stem_stride(config.stem_stages)
+    stride = stem_stride(stem_stages)
     return str(stride) if patch == "1" else f"{stride}*{patch}"
 
 
@@ -225,16 +226,18 @@ def _hybrid(
 
 
 def _bit(layers: str, factor: str | None) -> _Name | None:
-    stages, factor = STAGES.get(int(layers)), int(factor or 1)
-    if stages is None or not factor:
+    stages, times = STAGES.get(int(layers)), int(factor or 1)
+    if stages is None or not times:
         return None
-    values = {"kind": "bit", "stages": stages, "width": 64 * factor}
-    return _Name(f"BiT-R{int(layers)}x{factor}", values)
+    values = {"kind": "bit", "stages": stages, "width": 64 * times}
+    return _Name(f"BiT-R{int(layers)}x{times}", values)
 
 
 def _axial_resnet(layers: str) -> _Name | None:
     stages = AXIAL_STAGES.get(int(layers))
-    return stages and _Name(f"AxialResNet{int(layers)}", {"kind": "axial", "stages": stages})
+    if stages is None:
+        return None
+    return _Name(f"AxialResNet{int(layers)}", {"kind": "axial", "stages": stages})
 
 
 def _resolution(size: str | None) -> dict[str, int]:

@@ -11,6 +11,7 @@ from vit_jax.models.config import ViTConfig
 from vit_jax.models.embedding import Embedding
 from vit_jax.models.encoder import Encoder
 from vit_jax.models.heads import AttentionPooling, Classifier, Corruption, PatchPrediction
+from vit_jax.models.stack import See
 
 
 class ViT(Classifier):
@@ -38,6 +39,17 @@ class ViT(Classifier):
     ) -> jax.Array:
         """Outputs for the patches that were corrupted: float32 [batch, patch, output]."""
         return self._run("_predict", images, corruption, key)
+
+    def watched(self, images: jax.Array, see: See, first: Any) -> tuple[jax.Array, Any, Any]:
+        """Encoded tokens [batch, token, width], and what `see` made of the attention weights.
+
+        `see(seen, weights)`, with `first` seen at the beginning, returns what it sees now and what
+        to keep: the second result is what it saw last, the third what it kept of each layer.
+        Weights are [batch, head, query, key] over all tokens (class token, patches, registers), or
+        AxialWeights.
+        """
+        tokens, last, each = self.encoder.watched(self.embedding(images), see, first)
+        return tokens[:, : self.config.patch_tokens], last, each
 
     def _represent(self, images: jax.Array, key: jax.Array | None) -> jax.Array:
         pooled = self._pooled(self._encode(images, key))

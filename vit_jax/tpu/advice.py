@@ -8,7 +8,7 @@ from vit_jax.tpu.plan import Plan, Site, make_plan, rough_memory
 from vit_jax.train.config import RunConfig
 from vit_jax.train.sharding import mesh_sizes
 
-REMAT = ("none", "dots", "full")
+REMAT = ("none", "qkv", "dots", "full")
 _TRIES = 3  # compilations for each knob
 
 

@@ -1,7 +1,8 @@
 """How long a compiled step takes, by the compiler's own estimates: its schedule, replayed.
 
-Each instruction takes its `estimated_cycles`; a collective takes its bytes over its links. One that
-was started early runs beside what follows, until it is waited for. A loop is its body, many times.
+Each instruction takes its `estimated_cycles`, a kernel of our own what tpu/kernels.py says; a
+collective takes its bytes over its links. One that was started early runs beside what follows,
+until it is waited for. A loop is its body, many times.
 """
 
 import collections
@@ -12,7 +13,21 @@ from collections.abc import Sequence
 import numpy as np
 
 from vit_jax.tpu.hlo import Computation, Instruction, Module, device_groups, type_bytes
+from vit_jax.tpu.kernels import kernel_cycles
 from vit_jax.train.chips import Chip
+
+_KINDS_OF_WORK = {
+    "matmul": {"convolution", "dot"},
+    "reduction": {"reduce", "reduce-window"},
+    "sort": {"sort", "scatter", "gather"},
+    "random": {"rng-bit-generator"},
+}
+# What computes nothing.
+_MOVING = {
+    "bitcast", "broadcast", "concatenate", "constant", "convert", "copy", "dynamic-slice",
+    "dynamic-update-slice", "get-tuple-element", "pad", "parameter", "reshape", "slice",
+    "transpose", "tuple",
+}  # fmt: skip
 
 KINDS = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute")
 
@@ -29,14 +44,25 @@ class Collective:
 
 
 @dataclasses.dataclass(frozen=True)
+class Work:
+    """Instructions of one kind, summed over a step. Per device."""
+
+    kind: str  # "matmul", "kernel", "reduction", "copy", "elementwise"
+    count: int
+    cycles: int
+    bytes: int  # of operands and results, without padding, wherever they lie
+
+
+@dataclasses.dataclass(frozen=True)
 class Cost:
     """One step on one device."""
 
-    cycles: int  # the compiler's estimate
+    cycles: int  # the compiler's estimate, and that of our own kernels
     seconds: float  # of the whole schedule
     waiting: float  # seconds of those in which nothing but a collective runs
     collectives: tuple[Collective, ...]
-    without_estimate: int  # kernels of our own, which the compiler does not look into
+    work: tuple[Work, ...]  # what the cycles are for, the most expensive kind first
+    without_estimate: int  # kernels that nothing is known of
     unknown_loops: int  # whose rounds the text does not tell: counted once
 
 
@@ -74,6 +100,9 @@ def replay(module: Module, machine: Machine) -> Cost:
             Collective(kind, network, count, size, time)
             for (network, kind), (count, size, time) in sorted(run.totals.items(), reverse=True)
         ),
+        work=tuple(
+            sorted((Work(kind, *sums) for kind, sums in run.work.items()), key=lambda w: -w.cycles)
+        ),
         without_estimate=run.without_estimate,
         unknown_loops=run.unknown_loops,
     )
@@ -98,6 +127,7 @@ class _Run:
         self.totals: dict[tuple[str, str], list[float]] = collections.defaultdict(
             lambda: [0, 0, 0.0]
         )
+        self.work: dict[str, list[int]] = collections.defaultdict(lambda: [0, 0, 0])
         self.without_estimate = self.unknown_loops = 0
 
     def computation(self, computation: Computation, times: int) -> tuple[float, int]:
@@ -107,11 +137,9 @@ class _Run:
         hertz = self.machine.chip.clock * 1e9
         for instruction in computation.instructions:
             inner_seconds, inner_cycles = self._inner(instruction, computation, times)
-            own = int(instruction.attribute(r'"estimated_cycles":"(\d+)"') or 0)
+            own = self._own(instruction, computation, times)
             now += inner_seconds + own / hertz
             cycles += inner_cycles + own
-            if 'custom_call_target="tpu_custom_call"' in instruction.attributes:
-                self.without_estimate += times
             channel = _waits_for(instruction, computation, self.module)
             if channel is not None:
                 now = max(now, ready.pop(channel, now))
@@ -127,6 +155,38 @@ class _Run:
             else:
                 now = end
         return now, cycles
+
+    def _own(self, instruction: Instruction, scope: Computation, times: int) -> int:
+        """Cycles of one instruction."""
+        if kernel := self._kernel(instruction):
+            kind, cycles = "kernel", kernel_cycles(kernel, self.machine.chip)
+            if cycles is None:
+                self.without_estimate += times
+        else:
+            cycles = int(instruction.attribute(r'"estimated_cycles":"(\d+)"') or 0)
+            if instruction.opcode == "rng-bit-generator" and not cycles:
+                cycles = self.machine.chip.cycles_to_move(
+                    instruction.bytes
+                )  # no estimate: at least
+            kind = _kind(instruction, self.module) if cycles else ""
+        if not cycles:
+            return 0
+        operands = (scope.by_name.get(name) for name in instruction.operands)
+        moved = instruction.bytes + sum(operand.bytes for operand in operands if operand)
+        done = self.work[kind]
+        done[0] += times
+        done[1] += times * cycles
+        done[2] += times * moved
+        return cycles
+
+    def _kernel(self, instruction: Instruction) -> Instruction | None:
+        """A call of a kernel: alone, or with what is fused into its operands."""
+        if 'custom_call_target="tpu_custom_call"' in instruction.attributes:
+            return instruction
+        if instruction.opcode != "fusion":
+            return None
+        inner = self.module.computations[instruction.called("calls")].instructions
+        return next((found for i in inner if (found := self._kernel(i))), None)
 
     def _inner(self, instruction: Instruction, scope: Computation, times: int) -> tuple[float, int]:
         computations = self.module.computations
@@ -157,6 +217,23 @@ class _Run:
         total[1] += times * transfer.size
         total[2] += times * seconds
         return seconds
+
+
+def _kind(instruction: Instruction, module: Module) -> str:
+    """By the most expensive operation in it."""
+    opcodes = _opcodes(instruction, module)
+    for kind, those in _KINDS_OF_WORK.items():
+        if opcodes & those:
+            return kind
+    return "copy" if opcodes <= _MOVING else "elementwise"
+
+
+def _opcodes(instruction: Instruction, module: Module) -> set[str]:
+    """Its own, or those of what is fused into it."""
+    if instruction.opcode != "fusion":
+        return {instruction.opcode}
+    inner = module.computations[instruction.called("calls")].instructions
+    return set().union(*(_opcodes(i, module) for i in inner))
 
 
 def _sent(kind: str, size: int, members: int) -> float:

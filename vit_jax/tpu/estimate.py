@@ -10,7 +10,7 @@ from flax import nnx
 from vit_jax.models.config import NetworkConfig
 from vit_jax.models.network import abstract_params, graphdef
 from vit_jax.train.config import RunConfig
-from vit_jax.train.program import Program
+from vit_jax.train.program import Program, decided
 from vit_jax.train.usage import bytes_on_device
 
 
@@ -52,10 +52,10 @@ def state_memory(program: Program) -> dict[str, int]:
 
 def activation_bytes(config: RunConfig, program: Program, remat: str | None = None) -> int:
     """What a backward pass finds of its forward pass, of the images that a device has at once."""
-    network = program.network
+    mesh = program.state.step.sharding.mesh
+    network = decided(program.network, mesh)
     if remat is not None:
         network = dataclasses.replace(network, remat=remat)
-    mesh = program.state.step.sharding.mesh
     images = config.batch_size // (mesh.shape["replica"] * mesh.shape["fsdp"])
     # The tensor axis splits most of it: heads and hidden units.
     return _per_image(network) * images // config.accumulation // mesh.shape["tensor"]

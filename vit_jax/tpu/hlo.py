@@ -88,20 +88,31 @@ def parse(text: str) -> Module:
     """The module of `compiled.as_text()`."""
     computations: dict[str, Computation] = {}
     entry = None
-    name, lines, root, is_entry = "", [], None, False
+    name, lines, is_entry = "", [], False
     for line in text.splitlines():
         if header := _HEADER.match(line):
-            name, lines, root, is_entry = header[2], [], None, bool(header[1])
-        elif line.startswith("}") and lines:
-            computations[name] = Computation(name, tuple(lines), root or lines[-1])
+            name, lines, is_entry = header[2], [], bool(header[1])
+        elif line == "}" and lines:
+            computations[name] = _computation(name, lines)
             entry = computations[name] if is_entry else entry
             lines = []
-        elif start := _NAME.match(line):
-            lines.append(_instruction(start[2], line[start.end() :]))
-            root = lines[-1] if start[1] else root
+        elif _NAME.match(line):
+            lines.append(line)
+        elif lines:
+            lines[-1] += line  # what a kernel says of itself has lines of its own
     if entry is None:
         raise ValueError("no ENTRY computation: not the text of a compiled module")
     return Module(computations, entry)
+
+
+def _computation(name: str, lines: list[str]) -> Computation:
+    starts = [_NAME.match(line) for line in lines]
+    instructions = [
+        _instruction(start[2], line[start.end() :])
+        for start, line in zip(starts, lines, strict=True)
+    ]
+    roots = [i for i, start in zip(instructions, starts, strict=True) if start[1]]
+    return Computation(name, tuple(instructions), (roots or instructions)[-1])
 
 
 def type_bytes(text: str) -> int:

@@ -2,7 +2,6 @@
 
 import dataclasses
 import os
-import pathlib
 import re
 import time
 from collections.abc import Callable
@@ -194,7 +193,7 @@ def _program(
     mesh: Mesh | AbstractMesh,
     teacher: NetworkConfig | None,
 ) -> Program:
-    init = find_weights(pathlib.Path(config.init).expanduser()) if config.init else None
+    init = find_weights(config.init) if config.init else None
     return make_program(config, source, mesh, init=init and init.network, teacher=teacher)
 
 

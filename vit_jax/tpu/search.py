@@ -22,7 +22,7 @@ ACCUMULATION = (1, 2, 4, 8)
 _SLACK = 1.3
 
 # Guesses that order the candidates, so that a few compilations see the likeliest ones first.
-_RECOMPUTED = {"none": 1.0, "dots": 1.1, "full": 1.33}
+_RECOMPUTED = {"none": 1.0, "qkv": 1.08, "dots": 1.1, "full": 1.33}
 _TRAFFIC = {"fsdp": 0.01, "tensor": 0.06, "accumulation": 0.02}  # for each doubling
 
 

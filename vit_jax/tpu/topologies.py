@@ -21,15 +21,18 @@ class Generation:
     per_chip: int
     gke_accelerator: str  # node label cloud.google.com/gke-tpu-accelerator
     gke_machine: str  # of a node, before the number of its chips
+    runtime: str | None  # gcloud's --runtime-version; None: to be had on GKE only
     dimensions: int  # of the torus
 
 
 GENERATIONS = (
-    Generation("v4", V4, 2, "tpu-v4-podslice", "ct4p-hightpu", 3),
-    Generation("v5litepod", V5E, 1, "tpu-v5-lite-podslice", "ct5lp-hightpu", 2),
-    Generation("v5p", V5P, 2, "tpu-v5p-slice", "ct5p-hightpu", 3),
-    Generation("v6e", V6E, 1, "tpu-v6e-slice", "ct6e-standard", 2),
-    Generation("tpu7x", TPU7X, 2, "tpu7x", "tpu7x-standard", 3),
+    Generation("v4", V4, 2, "tpu-v4-podslice", "ct4p-hightpu", "tpu-ubuntu2204-base", 3),
+    Generation(
+        "v5litepod", V5E, 1, "tpu-v5-lite-podslice", "ct5lp-hightpu", "v2-alpha-tpuv5-lite", 2
+    ),
+    Generation("v5p", V5P, 2, "tpu-v5p-slice", "ct5p-hightpu", "v2-alpha-tpuv5", 3),
+    Generation("v6e", V6E, 1, "tpu-v6e-slice", "ct6e-standard", "v2-alpha-tpuv6e", 2),
+    Generation("tpu7x", TPU7X, 2, "tpu7x", "tpu7x-standard", None, 3),
 )
 
 # Shapes of slices, by the dimensions of the torus.

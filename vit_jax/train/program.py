@@ -12,13 +12,15 @@ import jax
 import jax.numpy as jnp
 import optax
 from flax import nnx
-from jax.sharding import Mesh, NamedSharding
+from jax.sharding import AbstractMesh, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from vit_jax.data.source import Source, some_label
 from vit_jax.errors import UsageError
-from vit_jax.models.config import NetworkConfig
+from vit_jax.models.config import NetworkConfig, ViTConfig
+from vit_jax.models.fused_attention import Sizes
 from vit_jax.models.network import abstract_params, graphdef, init_params
+from vit_jax.train.chips import chip_of
 from vit_jax.train.class_weights import class_weights
 from vit_jax.train.compiler import options_for
 from vit_jax.train.config import RunConfig, network_config
@@ -88,15 +90,17 @@ def make_program(
     def init(key: jax.Array) -> TrainState:
         return start_from(init_params(network, key))
 
+    definition = graphdef(decided(network, mesh))
+
     def to_model(params: Any) -> nnx.Module:
-        return nnx.merge(graphdef(network), config.lora.merged(params))
+        return nnx.merge(definition, config.lora.merged(params))
 
     shapes = jax.eval_shape(init, jax.random.key(0))
     shardings = _state_shardings(shapes, learn, optimizer, mesh)
     step = make_train_step(
         to_model,
         learn,
-        _objective(config, source, teacher),
+        _objective(config, source, teacher and decided(teacher, mesh)),
         optimizer,
         schedule,
         config,
@@ -114,7 +118,7 @@ def make_program(
 
     return Program(
         network=network,
-        graphdef=graphdef(network),
+        graphdef=definition,
         weights=jax.jit(config.lora.merged) if config.lora.rank else lambda params: params,
         total_steps=total_steps,
         schedule=schedule,
@@ -130,6 +134,38 @@ def make_program(
             compiler_options=options_for(mesh),
         ),
     )
+
+
+def decided(network: NetworkConfig, mesh: Mesh | AbstractMesh) -> NetworkConfig:
+    """`network` as these devices compute it, which need not be here: attention "auto" is decided.
+
+    (That of a saved network is not: it may be loaded elsewhere.)
+    """
+    if not isinstance(network, ViTConfig):
+        return network
+    if _is_cpu(mesh) and network.remat == "none" and network.stem_stages is None:
+        # To write the outputs of GELU, norms and softmax to memory and read them again costs a CPU
+        # as much as to compute them twice, and without them a step needs 40 % less memory.
+        network = dataclasses.replace(network, remat="dots")
+    if network.attention != "auto":
+        return network
+    sizes = Sizes(
+        network.tokens,
+        network.tokens,
+        network.heads // mesh.shape["tensor"],
+        network.width // network.heads,
+        network.tokens,
+    )
+    if isinstance(mesh, AbstractMesh):  # of a slice that is planned for: a TPU, whichever
+        is_fused = True
+    else:
+        chip = chip_of(mesh.devices.flat[0])
+        is_fused = chip is not None and sizes.vmem_bytes(network.dtype) <= chip.vmem * 2**20
+    return dataclasses.replace(network, attention="fused" if is_fused else "plain")
+
+
+def _is_cpu(mesh: Mesh | AbstractMesh) -> bool:
+    return not isinstance(mesh, AbstractMesh) and mesh.devices.flat[0].platform == "cpu"
 
 
 def steps_of(

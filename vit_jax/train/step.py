@@ -113,7 +113,7 @@ def make_train_step(
             "learning_rate": schedule(state.step - state.bad_steps),  # it counts applied steps
             "gradient_norm": norm,
             "parameter_norm": optax.tree.norm(new_state.params),
-            "update_norm": optax.tree.norm(updates),
+            "update_norm": optax.tree.norm(optax.tree.sub(new_state.params, state.params)),
             "bad_steps": new_state.bad_steps,
             "bad_in_a_row": new_state.bad_in_a_row,
         }

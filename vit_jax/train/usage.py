@@ -56,7 +56,7 @@ class Yardstick:
 # What differs between two runs of the same numbers.
 MEASURED = (
     "images_per_second", "images_per_second_per_device", "data_wait", "model_flops_utilization",
-    "seconds", "core_hours", "device_memory_gb", "host_memory_gb", "bad_images",
+    "seconds", "core_hours", "goodput", "device_memory_gb", "host_memory_gb", "bad_images",
 )  # fmt: skip
 
 

@@ -1,0 +1,143 @@
+"""Blocks by TPU kernels, forward and backward written out, against the plain ones of flax."""
+
+import dataclasses
+import functools
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+from jax.sharding import AxisType
+
+from tests.models.scrambled import random_normal, scrambled
+from vit_jax.models import fused_blocks
+from vit_jax.models.activations import BATCH_SPEC
+from vit_jax.models.encoder import Encoder
+from vit_jax.models.variants import model_config
+
+SMALL = {"width": 32, "heads": 4, "depth": 3, "mlp_dim": 40, "image_size": (8, 12)}  # 7 tokens
+
+
+def losses_and_gradients(config, mesh_shape=(1, 1, 1), key=None, **options):
+    """Of an encoder by kernels and of a plain one, on a mesh: of the tokens, and of parameters."""
+    encoder, _ = scrambled(lambda: Encoder(config, rngs=nnx.Rngs(0)))
+    _, params = nnx.split(encoder)
+    x = random_normal(1, 4, config.tokens, config.width)
+    mesh = jax.make_mesh(mesh_shape, ("replica", "fsdp", "tensor"), axis_types=(AxisType.Auto,) * 3)
+
+    def run(kind, **options):
+        changed = dataclasses.replace(config, attention=kind, **options)
+        definition = nnx.graphdef(nnx.eval_shape(lambda: Encoder(changed, rngs=nnx.Rngs(0))))
+
+        @functools.partial(jax.value_and_grad, argnums=(0, 1))
+        def loss(params, x):
+            return jnp.sin(nnx.merge(definition, params)(x, key)).sum()
+
+        with jax.set_mesh(mesh):
+            return jax.jit(loss)(params, x)
+
+    return run("fused", **options), run("plain")
+
+
+def assert_same(found, expected, tolerance=1e-4):
+    for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+        scale = np.abs(other).max()
+        np.testing.assert_allclose(one, other, atol=tolerance * scale + 1e-6)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"scan": False},
+        {"remat": "qkv"},
+        {"remat": "full"},
+        {"remat": "full", "scan": False},
+    ],
+    ids=str,
+)
+def test_blocks_by_kernels_equal_plain_ones(interpreted, options):
+    config = model_config("B/4", **SMALL)
+    assert_same(*losses_and_gradients(config, **options))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"layer_scale": 0.5},
+        {"positions_at": "shared"},
+        {"positions_at": "every_layer"},
+        {"positions_at": "every_layer", "remat": "full"},
+        {"registers": 3},
+        {"pooling": "gap"},
+        {"activation": "gelu", "norm_epsilon": 1e-3},
+    ],
+    ids=str,
+)
+def test_whatever_a_block_may_have(interpreted, options):
+    assert_same(*losses_and_gradients(model_config("B/4", **SMALL, **options)))
+
+
+@pytest.mark.parametrize("shape", [(2, 2, 1), (2, 2, 2), (1, 1, 2)], ids=str)
+def test_on_a_mesh(interpreted, shape):
+    assert_same(*losses_and_gradients(model_config("B/4", **SMALL), shape))
+
+
+def test_stochastic_depth_is_that_of_plain_blocks(interpreted):
+    config = model_config("B/4", **SMALL, stochastic_depth=0.6)
+    found, expected = losses_and_gradients(config, key=jax.random.key(3))
+    assert_same(found, expected)
+    without, _ = losses_and_gradients(config)
+    assert abs(float(found[0] - without[0])) > 0.1
+
+
+@pytest.mark.parametrize("remat", ["none", "qkv", "full"])
+@pytest.mark.parametrize("shape", [(1, 1, 1), (2, 1, 2)], ids=str)
+def test_both_directions_draw_the_same_noise(interpreted, shape, remat):
+    """The gradient is that of the loss with this noise: by differences along one direction."""
+    config = model_config("B/4", **SMALL, dropout=0.3, attention="fused", remat=remat)
+    encoder, _ = scrambled(lambda: Encoder(config, rngs=nnx.Rngs(0)))
+    definition, params = nnx.split(encoder)
+    x = random_normal(1, 4, config.tokens, config.width)
+    direction = jax.tree.map(lambda p: random_normal(5, *p.shape) * 1e-3, params)
+
+    def loss(amount, key):
+        moved = jax.tree.map(lambda p, d: p + amount * d, params, direction)
+        return jnp.sin(nnx.merge(definition, moved)(x, key)).sum()
+
+    mesh = jax.make_mesh(shape, ("replica", "fsdp", "tensor"), axis_types=(AxisType.Auto,) * 3)
+    with jax.set_mesh(mesh):
+        run = jax.jit(jax.value_and_grad(loss))
+        key = jax.random.key(3)
+        (_, slope), (more, _), (less, _) = run(0.0, key), run(1.0, key), run(-1.0, key)
+        assert (more - less) / 2 == pytest.approx(float(slope), rel=0.02)
+        other, _ = run(0.0, jax.random.key(4))
+        assert abs(float(other - (more + less) / 2)) > 0.1
+
+
+def test_dropout_zeroes_its_share_and_keeps_the_mean(interpreted):
+    x = jnp.ones((512, 256))
+    kept = fused_blocks._dropout(x, 0.1, jax.random.key(0), BATCH_SPEC)
+    assert float((kept == 0).mean()) == pytest.approx(0.1, abs=0.005)
+    assert float(kept.mean()) == pytest.approx(1, abs=0.01)
+
+
+def test_in_bfloat16_gradients_are_as_good_as_those_of_plain_blocks(interpreted):
+    config = model_config("B/4", **SMALL)
+    truth = losses_and_gradients(config)[1]
+    found, plain = losses_and_gradients(dataclasses.replace(config, dtype="bfloat16"))
+
+    def error(one):
+        pairs = zip(jax.tree.leaves(one[1]), jax.tree.leaves(truth[1]), strict=True)
+        return np.mean([np.abs(x - y).mean() / np.abs(y).mean() for x, y in pairs])
+
+    assert error(found) < 1.3 * error(plain)
+
+
+def test_without_a_gradient_nothing_is_kept(interpreted):
+    config = model_config("B/4", **SMALL, attention="fused")
+    encoder = Encoder(config, rngs=nnx.Rngs(0))
+    text = str(jax.make_jaxpr(lambda x: encoder(x))(random_normal(1, 4, 7, 32)))
+    assert set(re.findall(r"empty\[[^]]*shape=\((\d+)", text)) == {"1"}  # slots

@@ -1,0 +1,367 @@
+"""The blocks of an encoder on TPUs, by kernels and matmuls, forward and backward written out.
+
+What the backward pass needs is written once, into stacks of all layers, and is read there by
+whoever needs it. A scan that JAX differentiates writes it twice: for the next operation, and for
+the backward pass. In floating point a step is as everywhere: matmuls in the type of x, norms and
+softmax in float32.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import PartitionSpec
+
+from vit_jax.models.activations import (
+    BATCH_AXES,
+    BATCH_SPEC,
+    batch_devices,
+    by_device,
+    device_number,
+    devices_per_image,
+    over_batch,
+)
+from vit_jax.models.fused_attention import Sizes, attended, attended_backward
+from vit_jax.models.fused_norm import normed, normed_backward
+from vit_jax.models.kept import Kept, empty_stack
+from vit_jax.models.stochastic import drop_path
+
+
+class Weights(NamedTuple):
+    """Of a block, or with a leading axis of all."""
+
+    attention_scale: jax.Array  # [width], as is the shift
+    attention_shift: jax.Array
+    qkv: jax.Array  # [3 width, width]: so the parameter lies in memory, unpadded
+    qkv_bias: jax.Array
+    out: jax.Array
+    out_bias: jax.Array
+    mlp_scale: jax.Array
+    mlp_shift: jax.Array
+    up: jax.Array
+    up_bias: jax.Array
+    down: jax.Array
+    down_bias: jax.Array
+
+
+class Extras(NamedTuple):
+    """What each layer may have of its own, with a leading axis of layers; None: nothing."""
+
+    keys: jax.Array | None = None  # of its noise
+    drop_rates: jax.Array | None = None  # of its branches
+    positions: jax.Array | None = None  # [token, width], added to its input
+
+
+class Tape(NamedTuple):
+    """What a block keeps for its backward pass besides its input: [slot, all tokens, channel]."""
+
+    qkv: jax.Array
+    sums: jax.Array  # of attention, [slot, batch, head, token]
+    middle: jax.Array  # x between attention and MLP
+    hidden: jax.Array  # before GELU
+
+
+@dataclasses.dataclass(frozen=True)
+class Spec:
+    """What is the same for all blocks, and no array."""
+
+    images: int
+    sizes: Sizes  # of attention, on one device
+    heads: int  # of all devices that share an image
+    dropout: float
+    epsilon: float
+    activation: str
+    remat: str  # "full": only inputs of blocks are kept; "qkv": all but qkv
+    scan: bool
+
+
+def gelu(x: jax.Array, activation: str) -> jax.Array:
+    """Exact, or "gelu_tanh": in its tanh approximation, as in the published weights."""
+    return jax.nn.gelu(x, approximate=activation == "gelu_tanh")
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def fused_blocks(spec: Spec, weights: Weights, x: jax.Array, extras: Extras) -> jax.Array:
+    """x [all tokens, width] through all blocks."""
+    return _through_all(spec, _cast(weights, x.dtype), x, extras, is_kept=False)[0]
+
+
+def _forward(
+    spec: Spec, weights: Weights, x: jax.Array, extras: Extras
+) -> tuple[jax.Array, tuple[Any, ...]]:
+    weights = _cast(weights, x.dtype)
+    result, *kept = _through_all(spec, weights, x, extras, is_kept=True)
+    return result, (weights, extras, *kept)
+
+
+def _through_all(
+    spec: Spec, weights: Weights, x: jax.Array, extras: Extras, *, is_kept: bool
+) -> tuple[jax.Array, Any, Any]:
+    """What comes out, the stack of inputs, and the tape: lists of them where nothing is scanned."""
+    depth = len(weights.qkv)
+
+    def block(
+        carry: tuple[jax.Array, Tape], layer: tuple[jax.Array, Weights, Extras]
+    ) -> tuple[tuple[jax.Array, Tape], None]:
+        (inputs, tape), (index, weights, extras) = carry, layer
+        x = Kept(inputs, index if is_kept else jnp.int32(0))
+        value, tape = _block(spec, weights, extras, x, tape, index)
+        return (Kept(inputs, x.slot + is_kept).written(over_batch(value)).stack, tape), None
+
+    if spec.scan:
+        inputs = Kept(empty_stack(depth + 1 if is_kept else 1, x.shape, x.dtype), jnp.int32(0))
+        carry = (
+            inputs.written(_placed(x, extras)).stack,
+            _empty_tape(spec, weights, x, depth if is_kept else 1),
+        )
+        layers = (jnp.arange(depth), weights, _moved_up(extras))
+        (inputs, tape), _ = jax.lax.scan(block, carry, layers)
+        return inputs[-1], inputs, tape
+    all_inputs, all_tapes = [], []
+    x = _placed(x, extras)
+    for index in range(depth):
+        tape, zero = _empty_tape(spec, weights, x, 1), jnp.int32(0)
+        layer = jax.tree.map(lambda a, i=index: a[i], (weights, _moved_up(extras)))
+        all_inputs.append(x)
+        x, tape = _block(spec, *layer, Kept.alone(x), tape, zero)
+        x = over_batch(x)
+        all_tapes.append(tape)
+    return x, all_inputs, all_tapes
+
+
+def _placed(x: jax.Array, extras: Extras) -> jax.Array:
+    """The input of the first block: blocks add the positions of the next ones."""
+    return x if extras.positions is None else _plus(x, extras.positions[0])
+
+
+def _plus(x: jax.Array, positions: jax.Array) -> jax.Array:
+    """x of all tokens, and the same positions for each image."""
+    by_image = x.reshape(-1, *positions.shape)
+    return (by_image + positions.astype(x.dtype)).reshape(x.shape)
+
+
+def _moved_up(extras: Extras) -> Extras:
+    """Positions that a block adds to its result; after the last one, none."""
+    if extras.positions is None:
+        return extras
+    following = jnp.concatenate([extras.positions[1:], jnp.zeros_like(extras.positions[:1])])
+    return extras._replace(positions=following)
+
+
+def _block(
+    spec: Spec, weights: Weights, extras: Extras, x: Kept, tape: Tape, layer: jax.Array
+) -> tuple[jax.Array, Tape]:
+    """x + attention(norm(x)), then x + mlp(norm(x)); the tape with its slots written."""
+    kept, noise = _slots(tape, layer), _noise(spec, extras)
+    norm = functools.partial(normed, images=spec.images, epsilon=spec.epsilon)
+    normal = norm(x, weights.attention_scale, weights.attention_shift)
+    qkv = kept.qkv.written(normal @ weights.qkv.T + weights.qkv_bias)
+    mixed, sums = attended(qkv, spec.sizes)
+    branch = noise.attention(mixed @ weights.out + weights.out_bias)
+    middle = kept.middle.written(x.read() + branch)
+    normal = norm(middle, weights.mlp_scale, weights.mlp_shift)
+    hidden = _apart(kept.hidden.written(normal @ weights.up + weights.up_bias))
+    active = noise.hidden(gelu(hidden.read(), spec.activation))
+    result = middle.read() + noise.mlp(active @ weights.down + weights.down_bias)
+    if extras.positions is not None:
+        result = _plus(result, extras.positions)
+    sums = kept.sums.written(sums)
+    return result, Tape(qkv.stack, sums.stack, middle.stack, hidden.stack)
+
+
+def _apart(hidden: Kept) -> Kept:
+    """GELU belongs to the matmul behind it, where it costs little; the compiler would compute it in
+    the one before, and write both."""
+    return hidden._replace(stack=jax.lax.optimization_barrier(hidden.stack))
+
+
+def _slots(tape: Tape, layer: jax.Array) -> Tape:
+    """Where a layer's arrays are: what is not kept for all has one slot."""
+    return Tape(*(Kept(stack, layer if len(stack) > 1 else jnp.int32(0)) for stack in tape))
+
+
+def _backward(
+    spec: Spec, kept: tuple[Any, ...], gradient: jax.Array
+) -> tuple[Weights, jax.Array, Extras]:
+    weights, extras, inputs, tape = kept
+    depth = len(weights.qkv)
+
+    def block(
+        carry: tuple[jax.Array, Any], layer: tuple[jax.Array, Weights, Extras]
+    ) -> tuple[tuple[jax.Array, Any], None]:
+        (gradient, found), (index, weights, extras) = carry, layer
+        x = Kept(inputs, index)
+        gradient, new = _block_backward(spec, weights, extras, x, tape, index, gradient)
+        found = jax.tree.map(lambda stack, x: Kept(stack, index).written(x).stack, found, new)
+        return (gradient, found), None
+
+    if spec.scan:
+        # Of stacks, because results of a scan are filled with zeros first.
+        found = jax.tree.map(lambda x: jax.lax.empty(x.shape, x.dtype), (weights, extras.positions))
+        layers = (jnp.arange(depth), weights, extras)
+        (gradient, found), _ = jax.lax.scan(block, (gradient, found), layers, reverse=True)
+    else:
+        each = []
+        for index in reversed(range(depth)):
+            layer = jax.tree.map(lambda a, i=index: a[i], (weights, extras))
+            x, zero = Kept.alone(inputs[index]), jnp.int32(0)
+            gradient, of_layer = _block_backward(spec, *layer, x, tape[index], zero, gradient)
+            each.append(of_layer)
+        found = jax.tree.map(lambda *x: jnp.stack(x), *reversed(each))
+    of_weights, of_positions = found
+    of_weights = jax.tree.map(lambda x: x.astype(jnp.float32), of_weights)
+    return of_weights, gradient, Extras(positions=of_positions)
+
+
+fused_blocks.defvjp(_forward, _backward)
+
+
+def _block_backward(
+    spec: Spec,
+    weights: Weights,
+    extras: Extras,
+    x: Kept,
+    tape: Tape,
+    layer: jax.Array,
+    gradient: jax.Array,
+) -> tuple[jax.Array, tuple[Weights, Any]]:
+    """The gradient of what comes out -> that of x, of the weights, and of x's positions."""
+    if spec.remat == "full":
+        plain = extras._replace(positions=None)
+        _, tape = _block(spec, weights, plain, x, tape, layer)
+    noise, (qkv, sums, middle, hidden) = _noise(spec, extras), _slots(tape, layer)
+    norm = functools.partial(normed_backward, images=spec.images, epsilon=spec.epsilon)
+
+    outer = noise.mlp(gradient)
+    active, to_hidden = jax.vjp(lambda h: noise.hidden(gelu(h, spec.activation)), hidden.read())
+    (of_hidden,) = to_hidden(outer @ weights.down.T)
+    of_down = active.T @ outer
+    inner = of_hidden @ _transposed(weights.up)
+    of_middle, mlp_sums, normal = norm(
+        middle, gradient, inner, weights.mlp_scale, weights.mlp_shift
+    )
+    of_up = normal.T @ of_hidden
+    # What the MLP needed is given back before attention takes as much.
+    of_middle, of_up, of_down = jax.lax.optimization_barrier((of_middle, of_up, of_down))
+
+    is_recomputed = spec.remat == "qkv"
+    if is_recomputed:
+        normal = normed(
+            x, weights.attention_scale, weights.attention_shift, spec.images, spec.epsilon
+        )
+        qkv = qkv.written(normal @ weights.qkv.T + weights.qkv_bias)
+    attention_outer = noise.attention(of_middle)
+    inner = attention_outer @ weights.out.T
+    of_qkv, of_qkv_bias, mixed = attended_backward(qkv, sums.read(), inner, spec.sizes)
+    of_out = mixed.T @ attention_outer
+    inner = of_qkv @ weights.qkv
+    of_x, attention_sums, *again = norm(
+        x,
+        of_middle,
+        inner,
+        weights.attention_scale,
+        weights.attention_shift,
+        with_normal=not is_recomputed,
+    )
+    [normal] = again or [normal]
+    has_noise = extras.keys is not None  # else a kernel has summed it up
+    found = Weights(
+        attention_scale=attention_sums[1],
+        attention_shift=attention_sums[2],
+        qkv=of_qkv.T @ normal,
+        qkv_bias=of_qkv_bias,
+        out=of_out,
+        out_bias=attention_outer.sum(axis=0) if has_noise else attention_sums[0],
+        mlp_scale=mlp_sums[1],
+        mlp_shift=mlp_sums[2],
+        up=of_up,
+        up_bias=of_hidden.sum(axis=0),
+        down=of_down,
+        down_bias=outer.sum(axis=0) if has_noise else mlp_sums[0],
+    )
+    of_positions = None
+    if extras.positions is not None:
+        by_image = of_x.reshape(-1, *extras.positions.shape)
+        of_positions = by_image.sum(axis=0, dtype=jnp.float32)
+    return over_batch(of_x), (found, of_positions)
+
+
+class _Noise(NamedTuple):
+    """Of a training step. Each is diagonal: its gradient goes through it likewise."""
+
+    attention: Callable[[jax.Array], jax.Array]
+    hidden: Callable[[jax.Array], jax.Array]
+    mlp: Callable[[jax.Array], jax.Array]
+
+
+def _noise(spec: Spec, extras: Extras) -> _Noise:
+    if extras.keys is None:
+        return _Noise(*[lambda x: x] * 3)
+    keys = list(jax.random.split(extras.keys, 5))
+
+    def branch(first: jax.Array, second: jax.Array) -> Callable[[jax.Array], jax.Array]:
+        def run(x: jax.Array) -> jax.Array:
+            kept = _dropout(x, spec.dropout, first, BATCH_SPEC)
+            by_image = kept.reshape(spec.images, -1, x.shape[-1])
+            return drop_path(by_image, extras.drop_rates, second).reshape(x.shape)
+
+        return run
+
+    return _Noise(
+        branch(keys[0], keys[1]),
+        lambda x: _dropout(x, spec.dropout, keys[2], PartitionSpec(BATCH_AXES, "tensor")),
+        branch(keys[3], keys[4]),
+    )
+
+
+def _dropout(x: jax.Array, rate: float, key: jax.Array, spec: PartitionSpec) -> jax.Array:
+    """Dropout by the chip's own generator: JAX's takes longer than the matmuls around it.
+
+    Each device draws its own part, so that both directions draw the same; on another mesh the
+    draws are others.
+    """
+    if not rate:
+        return x
+    rows, channels = x.shape
+    shape = (rows // batch_devices(), channels // (devices_per_image() if len(spec) > 1 else 1))
+
+    def bits(words: jax.Array) -> jax.Array:
+        words = words.at[0].add(device_number(spec).astype(words.dtype))
+        return jax.random.bits(jax.random.wrap_key_data(words, impl="unsafe_rbg"), shape, "uint16")
+
+    words = jax.random.bits(key, (4,), "uint32")
+    keep = by_device(bits, (words,), (PartitionSpec(),), spec) < round((1 - rate) * 2**16)
+    return jnp.where(keep, x / (1 - rate), 0).astype(x.dtype)
+
+
+def _cast(weights: Weights, dtype: jnp.dtype) -> Weights:
+    """All in the type of x, once and not in each matmul; norms stay as they are."""
+
+    def cast(name: str, value: jax.Array) -> jax.Array:
+        if name.endswith(("scale", "shift")) or value.dtype == dtype:
+            return value
+        # (A conversion alone takes thrice as long as one that something is fused with.)
+        info = jnp.finfo(dtype)
+        value = jax.lax.reduce_precision(value, info.nexp, info.nmant)
+        return jax.lax.optimization_barrier(value.astype(dtype))
+
+    return Weights(*(cast(name, value) for name, value in weights._asdict().items()))
+
+
+def _transposed(kernel: jax.Array) -> jax.Array:
+    """Copied, which is little beside what a matmul takes longer with it lying the other way."""
+    return jax.lax.optimization_barrier(kernel.T)
+
+
+def _empty_tape(spec: Spec, weights: Weights, x: jax.Array, slots: int) -> Tape:
+    rows, width = x.shape
+    slots = 1 if spec.remat == "full" else slots
+    return Tape(
+        qkv=empty_stack(1 if spec.remat == "qkv" else slots, (rows, 3 * width), x.dtype),
+        sums=empty_stack(slots, (spec.images, spec.heads, spec.sizes.rows), jnp.float32),
+        middle=empty_stack(slots, x.shape, x.dtype),
+        hidden=empty_stack(slots, (rows, weights.up.shape[-1]), x.dtype),
+    )
