@@ -1,6 +1,6 @@
 """What a checkpoint costs: how long training stands still, how long until it is on disk.
 
-    python benchmarks/checkpoint.py [--model=S/16] [--image-size=224] [--batch-size=16] [--rounds=7]
+    python -m benchmarks.checkpoint [--model=S/16] [--image-size=224] [--batch-size=16] [--rounds=7]
 
 Each round takes a few steps, saves the state as the trainer does, waits for it, writes the same
 bytes to one plain file (with fsync), and computes the checksums alone, one after the other, so that
@@ -20,6 +20,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from benchmarks import results
 from vit_jax.data.sources import open_source
 from vit_jax.train.checkpoint import Checkpoints
 from vit_jax.train.config import default_config, run_config
@@ -37,6 +38,7 @@ def main() -> None:
     parser.add_argument("--batch-size", type=int, default=16)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--folder", type=pathlib.Path, help="where to write; default: a new one")
+    parser.add_argument("--write", action="store_true", help="into RESULTS.md")
     arguments = parser.parse_args()
 
     step, state, batch = _training(arguments)
@@ -65,16 +67,18 @@ def main() -> None:
         shutil.rmtree(place)
 
     median = {name: statistics.median(values) for name, values in seconds.items()}
-    print(f"{arguments.model}, {size / 1e6:.0f} MB of state, {jax.devices()[0].device_kind}")
-    for name, value in median.items():
-        print(f"{name:24} {1000 * value:10.0f} ms")
+    what = f"{arguments.model}, {size / 1e6:.0f} MB of state, {jax.devices()[0].device_kind}"
+    lines = [f"{name:24} {1000 * value:10.0f} ms" for name, value in median.items()]
     for name, part, whole in (
         ("blocking / step", "blocking", "step"),
         ("total / raw write", "total", "raw write"),
         ("checksums / total", "checksums", "total"),
     ):
         ratio = statistics.median(a / b for a, b in zip(seconds[part], seconds[whole], strict=True))
-        print(f"{name:24} {ratio:10.3f}")
+        lines.append(f"{name:24} {ratio:10.3f}")
+    print("\n".join([what, *lines]))
+    if arguments.write:
+        results.write_lines("checkpoint.py", "Checkpoints", what, lines, "jax", "orbax-checkpoint")
 
 
 def _training(arguments: argparse.Namespace) -> tuple[Callable[..., Any], Any, Any]:

@@ -1,6 +1,6 @@
 """What the few-shot solver saves against solving every case by itself.
 
-    python benchmarks/fewshot.py [--classes=1000] [--shots=1,5,10] [--features=1024] [--seeds=3]
+    python -m benchmarks.fewshot [--classes=1000] [--shots=1,5,10] [--features=1024] [--seeds=3]
 
 Both solve the same cases in turns, round by round: ours gathers moments and takes a Cholesky
 factorisation of them, the other standardises, multiplies and takes an eigendecomposition of the
@@ -15,6 +15,7 @@ import time
 
 import numpy as np
 
+from benchmarks import results
 from vit_jax.evaluate.fewshot import BIAS_FEATURE, L2, class_orders, solutions
 
 ROUNDS = 5
@@ -27,6 +28,7 @@ def main() -> None:
     parser.add_argument("--shots", default="10", help="as in 1,5,10")
     parser.add_argument("--features", type=int, default=1024)
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--write", action="store_true", help="into RESULTS.md")
     arguments = parser.parse_args()
     shots = tuple(map(int, arguments.shots.split(",")))
 
@@ -47,11 +49,14 @@ def main() -> None:
             answers.append(solve(x, labels, test, orders, shots))
             seconds[name].append(time.perf_counter() - began)
     ratios = [b / a for a, b in zip(*seconds.values(), strict=True)]
-    for name, values in seconds.items():
-        print(f"{name:20} {statistics.median(values):8.2f} s")
+    lines = [f"{name:20} {statistics.median(values):8.2f} s" for name, values in seconds.items()]
     same = np.mean(np.array(answers[0]) == answers[1])
-    print(f"{'ratio':20} {statistics.median(ratios):8.2f}")
-    print(f"{'the same class for':20} {same:8.2%} of answers")
+    lines.append(f"{'ratio':20} {statistics.median(ratios):8.2f}")
+    lines.append(f"{'the same class for':20} {same:8.2%} of answers")
+    print("\n".join(lines))
+    if arguments.write:
+        what = f"{arguments.classes} classes, {arguments.features} features, shots {shots}"
+        results.write_lines("fewshot.py", "Few-shot solver", what, lines, "numpy")
 
 
 def gathered(x, labels, test, orders, shots) -> list[np.ndarray]:

@@ -1,7 +1,7 @@
 """What an image costs on its way from a JPEG file to a batch: ours, tf.data, torch, decoding alone.
 
     pip install tensorflow-cpu torch    # what is absent is left out
-    python benchmarks/input.py --images=FOLDER_OF_JPEGS [--json]
+    python -m benchmarks.input --images=FOLDER_OF_JPEGS [--json]
 
 Each contestant lives in a process of its own and has its turn in every round, so that a busy
 machine slows all alike, and rests before the next begins. CPU time is that of the process and all
@@ -29,6 +29,8 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks import results
+
 SIZE = 224
 BATCH = 64
 AREA = (0.05, 1.0)
@@ -53,6 +55,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--batches", type=int, default=20, help=f"of {BATCH} images, in each turn")
     parser.add_argument("--json", action="store_true", help="every turn, instead of the table")
+    parser.add_argument("--write", action="store_true", help="into RESULTS.md")
     options = parser.parse_args()
     files = sorted(glob.glob(os.path.join(options.images, "*.jp*g")))
     if not files:
@@ -61,8 +64,12 @@ def main() -> None:
     turns = compete(paths, options.rounds, options.batches)
     if options.json:
         print(json.dumps({name: [dataclasses.asdict(t) for t in ts] for name, ts in turns.items()}))
-    else:
-        print_table(turns)
+        return
+    lines = table(turns)
+    print("\n".join(lines))
+    if options.write:
+        what = f"{len(files)} JPEG files, batches of {BATCH}, {options.rounds} rounds"
+        results.write_lines("input.py", "Images into batches", what, lines, "numpy", "grain")
 
 
 def compete(paths: list[str], rounds: int, batches: int) -> dict[str, list[Turn]]:
@@ -249,8 +256,8 @@ def cpu_seconds() -> float:
     return sum(ticks[pid] for pid in parents if is_ours(pid)) / os.sysconf("SC_CLK_TCK")
 
 
-def print_table(turns: dict[str, list[Turn]]) -> None:
-    print(f"{'':<18}{'CPU ms / image':>22}{'x tf.data':>11}{'images/s':>22}{'x tf.data':>11}")
+def table(turns: dict[str, list[Turn]]) -> list[str]:
+    lines = [f"{'':<18}{'CPU ms / image':>22}{'x tf.data':>11}{'images/s':>22}{'x tf.data':>11}"]
     for name, own in turns.items():
         cells = ""
         for field, sign in (("cpu_ms", -1), ("rate", 1)):
@@ -258,7 +265,8 @@ def print_table(turns: dict[str, list[Turn]]) -> None:
             digits = 2 if field == "cpu_ms" else 0
             low, middle, high = (f"{f(values):.{digits}f}" for f in (min, statistics.median, max))
             cells += f"{f'{middle} ({low}-{high})':>22}{ratio(turns, values, field, sign):>11}"
-        print(f"{name:<18}{cells}")
+        lines.append(f"{name:<18}{cells}")
+    return lines
 
 
 def ratio(turns: dict[str, list[Turn]], values: list[float], field: str, sign: int) -> str:

@@ -4,14 +4,17 @@
 
 Compiles the whole train step of each model for slices of v5e from 4 to 256 chips, then for 2 and 4
 slices of 256, and writes what `vit-jax plan` says as a table, with H/14's whole schedule beside the
-paper's. Each compilation takes minutes and no TPU; what is already in the table's .json beside it
-is not compiled again.
+paper's; then every shipped pre-training config, at full depth, for the slice that it names. Each
+compilation takes a minute or several and no TPU; what is already in build/scaling.json is not
+compiled again (delete it after a change of the model).
 """
 
 import argparse
+import importlib.metadata
 import json
 import os
 import pathlib
+import re
 import time
 from typing import Any
 
@@ -25,8 +28,8 @@ from vit_jax.train.flags import load_config
 # Model -> (config, images on each chip, what else it needs to fit 16 GiB).
 MODELS: dict[str, tuple[str, int, dict[str, Any]]] = {
     "B/16": ("configs/pretrain.py:model=B/16", 32, {}),
-    "L/16": ("configs/pretrain.py:model=L/16", 16, {"model.remat": "full"}),
-    "H/14": ("configs/pretrain.py:model=H/14", 16, {"model.remat": "full"}),
+    "L/16": ("configs/pretrain.py:model=L/16", 16, {}),
+    "H/14": ("configs/pretrain.py:model=H/14", 16, {"mesh.fsdp": 16}),
     "G/14": ("configs/scaling.py:model=G/14", 16, {}),
 }
 # (slice, number of them)
@@ -35,6 +38,8 @@ SLICES = [(f"v5litepod-{n}", 1) for n in (4, 16, 64, 256)] + [
     ("v5litepod-256", 4),
 ]
 PAPER_CORE_DAYS = 2500  # TPUv3, H/14 on JFT-300M (Table 2)
+CONFIGS = ("pretrain", "masked_patch", "augreg", "plain_vit", "scaling")  # that name a slice
+KEPT = pathlib.Path("build/scaling.json")
 
 
 def main() -> None:
@@ -43,17 +48,31 @@ def main() -> None:
     parser.add_argument("--most-chips", type=int, default=1024)
     parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("docs/scaling.md"))
     arguments = parser.parse_args()
-    kept = arguments.out.with_suffix(".json")
-    rows = json.loads(kept.read_text()) if kept.exists() else {}
-    wanted = [(*where, model) for model in arguments.models.split(",") for where in SLICES]
-    for name, slices, model in wanted:
-        slice_ = topology(name, slices)
-        key = f"{model} {slices} x {name}"
-        if key in rows or slice_.chips > arguments.most_chips:
-            continue
-        rows[key] = row(make_plan(weak(model, slice_.chips), Site.of(slice_, said)))
-        kept.write_text(json.dumps(rows, indent=1))
+    rows = json.loads(KEPT.read_text()) if KEPT.exists() else {}
+    KEPT.parent.mkdir(exist_ok=True)
+    wanted = [
+        (f"{model} {slices} x {name}", topology(name, slices), model)
+        for model in arguments.models.split(",")
+        for name, slices in SLICES
+    ]
+    wanted += [(f"configs/{name}.py", topology(named_slice(name)), None) for name in CONFIGS]
+    wanted = [
+        (key, slice_, model)
+        for key, slice_, model in wanted
+        if key not in rows and slice_.chips <= arguments.most_chips
+    ]
+    for number, (key, slice_, model) in enumerate(wanted):
+        said(f"{number + 1} of {len(wanted)}: {key}")
+        run = weak(model, slice_.chips) if model else run_config(load_config(key))
+        rows[key] = row(make_plan(run, Site.of(slice_, said)))
+        KEPT.write_text(json.dumps(rows, indent=1))
     arguments.out.write_text(document(rows))
+
+
+def named_slice(config: str) -> str:
+    """The slice that a config's opening names."""
+    opening = pathlib.Path(f"configs/{config}.py").read_text().split('"""')[1]
+    return re.search(r"^Hardware: [^.]*?\b(v\w+-\d+)", opening, re.MULTILINE)[1]
 
 
 def weak(model: str, chips: int) -> RunConfig:
@@ -61,9 +80,8 @@ def weak(model: str, chips: int) -> RunConfig:
     location, per_chip, changes = MODELS[model]
     config = load_config(location)
     config.batch_size = per_chip * chips
+    config.update_from_flattened_dict(changes)
     config.mesh.fsdp = min(config.mesh.fsdp, chips)
-    for key, value in changes.items():
-        config.update_from_flattened_dict({key: value})
     return run_config(config)
 
 
@@ -83,34 +101,55 @@ def row(plan: Plan) -> dict[str, Any]:
 
 def document(rows: dict[str, dict[str, Any]]) -> str:
     """The whole page."""
+    scaled = [r for key, r in rows.items() if not key.startswith("configs/")]
+    order = list(MODELS)
+    scaled.sort(key=lambda r: (order.index(r["model"]), r["chips"]))
+    libtpu, jax = (importlib.metadata.version(name) for name in ("libtpu", "jax"))
+    date = time.strftime("%Y-%m-%d")
+    per_chip = "; ".join(
+        f"{model}: {images}" + "".join(f", {key}={value}" for key, value in changes.items())
+        for model, (_, images, changes) in MODELS.items()
+    )
     lines = [
         "# Scale on paper",
         "",
-        "Written by `benchmarks/scaling.py`: the real train step, compiled by the TPU compiler for",
-        "slices that were not there. Times are the compiler's own estimates, replayed",
-        "(`vit_jax/tpu/cost.py`); nothing here was measured on a TPU. The images on each chip stay",
-        "the same, so perfect scaling is the same step time in every row of a model.",
+        f"Written by `benchmarks/scaling.py` ({date}, libtpu {libtpu}, jax {jax}):",
+        "the real train step, compiled by the TPU compiler for slices that were not there. Times",
+        "are the compiler's own estimates, replayed (`vit_jax/tpu/cost.py`); nothing here was",
+        "measured on a TPU. The images on each chip stay the same, so perfect scaling is the same",
+        f"step time in every row of a model ({per_chip}).",
         "",
-        "| model | slice | chips | GiB a chip | M cycles | MB over ICI | MB over DCN | ms a step | "
-        "images/s | utilisation |",
-        "|---|---|--:|--:|--:|--:|--:|--:|--:|--:|",
+        _header("model"),
+        *(_line(found["model"], found) for found in scaled),
+        "",
+        *paper_lines(rows),
+        "",
+        "Every shipped pre-training config, at full depth, on the slice that it names:",
+        "",
+        _header("config"),
+        *(_line(f"`{key}`", found) for key, found in rows.items() if key.startswith("configs/")),
     ]
-    for found in sorted(rows.values(), key=lambda r: (list(MODELS).index(r["model"]), r["chips"])):
-        slices = f"{found['slices']} x " if found["slices"] > 1 else ""
-        start = (
-            f"| {found['model']} | {slices}{found['topology']} | {found['chips']} | "
-            f"{found['bytes'] / 2**30:.1f} |"
-        )
-        if not found["fits"]:
-            lines.append(f"{start} does not fit | | | | | |")
-            continue
-        lines.append(
-            f"{start} {found['cycles'] / 1e6:,.0f} | {found['sent']['ICI'] / 1e6:,.0f} | "
-            f"{found['sent']['DCN'] / 1e6:,.0f} | {1e3 * found['step_seconds']:.1f} | "
-            f"{found['images_per_second']:,.0f} | {found['utilization']:.1%} |"
-        )
-    lines += ["", *paper_lines(rows)]
     return "\n".join(lines) + "\n"
+
+
+def _header(first: str) -> str:
+    cells = (
+        "slice | chips | GiB a chip | M cycles | MB over ICI | MB over DCN | ms a step | images/s"
+    )
+    return f"| {first} | {cells} | utilisation |\n|---|---|" + "--:|" * 8
+
+
+def _line(first: str, found: dict[str, Any]) -> str:
+    slices = f"{found['slices']} x " if found["slices"] > 1 else ""
+    start = f"| {first} | {slices}{found['topology']} | {found['chips']} | "
+    start += f"{found['bytes'] / 2**30:.1f} |"
+    if not found["fits"]:
+        return f"{start} does not fit | | | | | |"
+    return (
+        f"{start} {found['cycles'] / 1e6:,.0f} | {found['sent']['ICI'] / 1e6:,.0f} | "
+        f"{found['sent']['DCN'] / 1e6:,.0f} | {1e3 * found['step_seconds']:.1f} | "
+        f"{found['images_per_second']:,.0f} | {found['utilization']:.1%} |"
+    )
 
 
 def paper_lines(rows: dict[str, dict[str, Any]]) -> list[str]:

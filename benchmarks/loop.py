@@ -1,0 +1,169 @@
+"""What the training loop costs besides the step itself, and whether devices wait for it.
+
+    python -m benchmarks.loop [--steps=1000] [--rounds=5] [--write]
+
+Networks of a millisecond or less a step are trained by the trainer itself. In the same process,
+just before, the same compiled step is called on one batch again and again, as far ahead of the
+device as the loop goes. The difference of the medians is what the loop adds to each step: with
+batches that are there already, which is Python's part, and with images that are read and cropped.
+Data wait is the share of its time that the loop waited for a batch.
+"""
+
+import argparse
+import collections
+import contextlib
+import dataclasses
+import itertools
+import statistics
+import tempfile
+import time
+from collections.abc import Iterator
+from typing import Any
+from unittest import mock
+
+import jax
+import numpy as np
+
+from benchmarks import results
+from vit_jax.train import loop
+from vit_jax.train.config import RunConfig, default_config, run_config
+from vit_jax.train.program import Program
+
+PROGRAM = "loop.py"
+WARM = 50  # steps that are not counted
+
+
+@dataclasses.dataclass(frozen=True)
+class Turn:
+    """Of one run; seconds are medians over its steps."""
+
+    bare: float
+    looped: float
+    data_wait: float  # share
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--steps", type=int, default=1000)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--write", action="store_true", help="into RESULTS.md")
+    arguments = parser.parse_args()
+    trivial, usual = config_of(arguments.steps, width=8, depth=1, mlp_dim=8), config_of(400)
+    kinds = {
+        "8 channels, batches that are there": (trivial, ready_batches),
+        "8 channels, digits": (trivial, contextlib.nullcontext),
+        "Pico/8, digits": (usual, contextlib.nullcontext),
+    }
+    turns: dict[str, list[Turn]] = {name: [] for name in kinds}
+    for _ in range(arguments.rounds):
+        for name, (config, data) in kinds.items():
+            with data():
+                turns[name].append(turn(config))
+    section = document(turns, arguments.steps)
+    print(section)
+    if arguments.write:
+        results.write(PROGRAM, section)
+
+
+def config_of(steps: int, **network: int) -> RunConfig:
+    """A run on small images; one head where the network has hardly any channels."""
+    config = default_config(
+        image_size=16,
+        batch_size=8,
+        total=f"{steps} steps",
+        log_every="100 steps",
+        checkpoint_every=f"{steps} steps",
+    )
+    config.model.update(name="Pico/8", **({"heads": 1} if network else {}), **network)
+    config.data.update(name="digits", crop="resize", flip=False)
+    return run_config(config)
+
+
+def turn(config: RunConfig) -> Turn:
+    """One run, with the bare step measured where the loop would start."""
+    calls: list[float] = []
+    bare: list[float] = []
+    compile_step = loop._compile
+
+    def compiled(program: Program, progress: Any) -> Any:
+        step = compile_step(program, progress)
+        bare.append(bare_seconds(program, step))
+
+        def timed(*values: Any) -> Any:
+            calls.append(time.perf_counter())
+            return step(*values)
+
+        return timed
+
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        mock.patch.object(loop, "_compile", compiled),
+    ):
+        summary = loop.train(config, folder)
+    seconds = summary["goodput"]["seconds"]
+    periods = [b - a for a, b in itertools.pairwise(calls[WARM:])]
+    waited = seconds["data_wait"] / (seconds["data_wait"] + seconds["step"])
+    return Turn(bare[0], statistics.median(periods), waited)
+
+
+def bare_seconds(program: Program, step: Any) -> float:
+    """Of the step alone, called as far ahead of the device as the loop goes."""
+    state, batch = program.init(jax.random.key(0)), one_batch(program)
+    calls, in_flight = [], collections.deque()
+    for _ in range(500):
+        calls.append(time.perf_counter())
+        state, metrics = step(state, batch, {})
+        in_flight.append(metrics)
+        if len(in_flight) > loop._STEPS_IN_FLIGHT:
+            int(in_flight.popleft()["bad_in_a_row"])
+    jax.block_until_ready(state)
+    return statistics.median(b - a for a, b in itertools.pairwise(calls[WARM:]))
+
+
+def one_batch(program: Program) -> dict[str, jax.Array]:
+    return jax.tree.map(
+        lambda leaf: jax.device_put(np.zeros(leaf.shape, leaf.dtype), leaf.sharding), program.batch
+    )
+
+
+@contextlib.contextmanager
+def ready_batches() -> Iterator[None]:
+    """No images are read: the same batch at every step."""
+
+    def batches(run: Any, *_: Any) -> Iterator[dict[str, jax.Array]]:
+        batch = one_batch(run.program)
+        while True:
+            yield batch
+
+    with mock.patch.object(loop, "_batches", batches):
+        yield
+
+
+def document(turns: dict[str, list[Turn]], steps: int) -> str:
+    """The section of RESULTS.md."""
+    lines = [
+        "## What the loop costs",
+        "",
+        f"{results.origin(PROGRAM, 'jax', 'jaxlib')} Batches of 8 images of 16 px, {steps} "
+        f"steps in each of {len(next(iter(turns.values())))} runs (400 of Pico/8); medians over "
+        "the steps, then over the runs.",
+        "",
+        "| | bare step, ms | in the loop, ms | the loop adds, ms | data wait |",
+        "|---|--:|--:|--:|--:|",
+    ]
+    for name, found in turns.items():
+        bare, looped, added, waited = (
+            statistics.median(values)
+            for values in zip(
+                *((t.bare, t.looped, t.looped - t.bare, t.data_wait) for t in found), strict=True
+            )
+        )
+        lines.append(
+            f"| {name} | {1000 * bare:.2f} | {1000 * looped:.2f} | {1000 * added:.2f} | "
+            f"{waited:.1%} |"
+        )
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    main()
