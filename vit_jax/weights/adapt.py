@@ -20,11 +20,12 @@ from vit_jax.weights.resize import (
     resize_patches,
     resize_positions,
 )
+from vit_jax.weights.table import LEFT_OUT, LOADED, NEW, RESIZED, Row
 
 # What two networks may differ in and still share weights.
 _ADAPTABLE = NOT_IN_WEIGHTS | {
     "image_size", "num_classes", "representation_size", "channels", "patch_size",
-    "patch_outputs",
+    "patch_outputs", "activation", "norm_epsilon",
 }  # fmt: skip
 
 
@@ -37,6 +38,7 @@ class Adapted:
     resized: tuple[str, ...]
     created: tuple[str, ...]
     left_out: tuple[str, ...]
+    rows: tuple[Row, ...] = ()  # all of it, parameter by parameter
 
     def report(self) -> str:
         """One line."""
@@ -62,7 +64,7 @@ def adapt(
     the parameters.
     """
     _check(old, new)
-    stored, result, resized, created, loaded = flat(params), {}, {}, {}, 0
+    stored, result, resized, created, rows = flat(params), {}, {}, {}, []
     dropped = set(_dropped(old, new, keep_head))
     wanted = flat(abstract_params(new))
     missing = {path.split("/")[0] for path in wanted if path not in stored} | dropped
@@ -73,12 +75,15 @@ def adapt(
         if path not in stored or group in dropped:
             result[path] = fresh[path]
             created[f"{group} for {new.num_classes} classes" if group == "head" else group] = True
+            rows.append(Row(NEW, path, None, leaf.shape))
             continue
-        result[path] = stored[path]
+        result[path], notes = stored[path], []
         for value, what in _fitted(path, stored[path], leaf.shape, old, new):
             result[path] = value
-            resized[what] = True
-        loaded += result[path] is stored[path]
+            notes.append(what)
+        resized |= dict.fromkeys(notes)
+        was = tuple(stored[path].shape)
+        rows.append(Row(RESIZED if notes else LOADED, path, was, leaf.shape, ", ".join(notes)))
     wrong = [
         f"{path} has shape {result[path].shape}, expected {leaf.shape}"
         for path, leaf in wanted.items()
@@ -86,21 +91,24 @@ def adapt(
     ]
     if wrong:
         raise UsageError(f"weights of {old.name} do not fit {new.name}: {'; '.join(wrong)}")
-    left_out = {path.split("/")[0]: True for path in stored if path.split("/")[0] in dropped}
+    gone = [path for path in stored if path.split("/")[0] in dropped]
+    left_out = {path.split("/")[0]: True for path in gone}
+    rows += [Row(LEFT_OUT, path, tuple(stored[path].shape)) for path in gone]
+    rows += [Row(LEFT_OUT, name, note="no part of the network") for name in unused]
     if "head" in left_out:
         del left_out["head"]
         left_out[f"head for {old.num_classes} classes"] = True
-    return Adapted(
-        nested(result), loaded, tuple(resized), tuple(created), (*left_out, *grouped(unused))
-    )
+    loaded = sum(row.fate == LOADED for row in rows)
+    left = (*left_out, *grouped(unused))
+    return Adapted(nested(result), loaded, tuple(resized), tuple(created), left, tuple(rows))
 
 
-def grouped(names: tuple[str, ...]) -> tuple[str, ...]:
+def grouped(names: tuple[str, ...], separator: str = "/") -> tuple[str, ...]:
     """Names in a file; many are told by where they lie, as an optimizer's state may."""
     if len(names) <= 5:
         return names
-    counts = collections.Counter(name.split("/")[0] for name in names)
-    return tuple(f"{folder}/... ({count} arrays)" for folder, count in counts.items())
+    counts = collections.Counter(name.split(separator)[0] for name in names)
+    return tuple(f"{folder}{separator}... ({count} arrays)" for folder, count in counts.items())
 
 
 def _check(old: NetworkConfig, new: NetworkConfig) -> None:

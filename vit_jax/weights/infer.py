@@ -34,22 +34,22 @@ def infer_network(
 def _vit(
     arrays: dict[str, np.ndarray], where: str, image_size: tuple[int, int] | None
 ) -> ViTConfig:
-    patch_h, patch_w, channels, width = _shape(arrays, "embedding/kernel", 4)
-    depth = _count(arrays, r"Transformer/encoderblock_(\d+)/.*", first=0)
+    patch_h, patch_w, channels, width = shape_of(arrays, "embedding/kernel", 4)
+    depth = count(arrays, r"Transformer/encoderblock_(\d+)/.*", first=0)
     block = _BLOCK.format(i=0)
-    _, heads, _ = _shape(arrays, f"{block}/MultiHeadDotProductAttention_1/query/kernel", 3)
-    _, mlp_dim = _shape(arrays, f"{block}/MlpBlock_3/Dense_0/kernel", 2)
+    _, heads, _ = shape_of(arrays, f"{block}/MultiHeadDotProductAttention_1/query/kernel", 3)
+    _, mlp_dim = shape_of(arrays, f"{block}/MlpBlock_3/Dense_0/kernel", 2)
     stages, stem_width, stride = None, 64, 1
     if "conv_root/kernel" in arrays:
-        _, _, channels, stem_width = _shape(arrays, "conv_root/kernel", 4)
+        _, _, channels, stem_width = shape_of(arrays, "conv_root/kernel", 4)
         stages = _stages(arrays, r"block{}/unit(\d+)/.*")
         stride = stem_stride(stages)
     pooling = "token" if "cls" in arrays else "map" if "MAPHead_0/probe" in arrays else "gap"
     patch = (patch_h * stride, patch_w * stride)
     table = "Transformer/posembed_input/pos_embedding"
     if table in arrays:
-        patches = _shape(arrays, table, 3)[1] - (pooling == "token")
-        size = _image_size(patches, patch, image_size, where)
+        patches = shape_of(arrays, table, 3)[1] - (pooling == "token")
+        size = image_size_of(patches, patch, image_size, where)
     else:
         # Fixed positions fit any grid; without a word of which, the nearest to 224 pixels.
         size = image_size or (round(224 / patch[0]) * patch[0], round(224 / patch[1]) * patch[1])
@@ -73,7 +73,7 @@ def _vit(
 
 def _resnet(arrays: dict[str, np.ndarray], image_size: tuple[int, int] | None) -> ResNetConfig:
     root = "resnet/root_block/standardized_conv2d/kernel"
-    _, _, channels, width = _shape(arrays, root, 4)
+    _, _, channels, width = shape_of(arrays, root, 4)
     return ResNetConfig(
         name="BiT",
         stages=_stages(arrays, r"resnet/block{}/unit(\d+)/.*"),
@@ -84,7 +84,7 @@ def _resnet(arrays: dict[str, np.ndarray], image_size: tuple[int, int] | None) -
     )
 
 
-def _shape(arrays: dict[str, np.ndarray], key: str, rank: int) -> tuple[int, ...]:
+def shape_of(arrays: dict[str, np.ndarray], key: str, rank: int) -> tuple[int, ...]:
     """KeyError, with what was expected, unless there is such an array."""
     if key not in arrays:
         raise KeyError(key)
@@ -94,10 +94,10 @@ def _shape(arrays: dict[str, np.ndarray], key: str, rank: int) -> tuple[int, ...
 
 
 def _outputs(arrays: dict[str, np.ndarray], key: str, rank: int) -> int:
-    return _shape(arrays, key, rank)[-1] if key in arrays else 0
+    return shape_of(arrays, key, rank)[-1] if key in arrays else 0
 
 
-def _count(arrays: dict[str, np.ndarray], pattern: str, first: int) -> int:
+def count(arrays: dict[str, np.ndarray], pattern: str, first: int) -> int:
     """How many there are, counted from `first`; gaps are found later, as missing arrays."""
     numbers = [int(match[1]) for key in arrays if (match := re.fullmatch(pattern, key))]
     if not numbers:
@@ -109,14 +109,15 @@ def _stages(arrays: dict[str, np.ndarray], pattern: str) -> tuple[int, ...]:
     stages: list[int] = []
     while True:
         try:
-            stages.append(_count(arrays, pattern.format(len(stages) + 1), first=1))
+            stages.append(count(arrays, pattern.format(len(stages) + 1), first=1))
         except KeyError:
             return tuple(stages)
 
 
-def _image_size(
+def image_size_of(
     patches: int, patch: tuple[int, int], image_size: tuple[int, int] | None, where: str
 ) -> tuple[int, int]:
+    """The size of images that make so many patches: as said where that fits, else a square."""
     side = math.isqrt(patches)
     if image_size and -(-image_size[0] // patch[0]) * -(-image_size[1] // patch[1]) == patches:
         return image_size

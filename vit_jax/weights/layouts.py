@@ -1,13 +1,13 @@
 """Which array of a file is which part of which parameter: one table, read in both directions.
 
-`published` is the layout of the ViT and hybrid releases, `bit` that of the BiT release; `native`
-names parameters as they are named here and fits any network. Spellings of `published` that other
-programs write are dialects.py.
+`published` is the layout of the ViT and hybrid releases, `bit` that of the BiT release, `hf` and
+`timm` those of two libraries (torch_layouts.py); `native` names parameters as they are named here
+and fits any network. Spellings of `published` that other programs write are dialects.py.
 """
 
 import re
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
@@ -15,16 +15,10 @@ import numpy as np
 from vit_jax.errors import UsageError
 from vit_jax.models.config import NetworkConfig
 from vit_jax.models.network import abstract_params
+from vit_jax.weights import torch_layouts
+from vit_jax.weights.piece import Axes, Piece
 
-LAYOUTS = ("published", "bit", "native")
-
-
-class Piece(NamedTuple):
-    """`parameter[index]` is the array `key` of the file, there with `ones` leading axes of 1."""
-
-    index: tuple[int | slice, ...]
-    key: str
-    ones: int = 0
+LAYOUTS = ("published", "bit", "native")  # of npz files
 
 
 _ALL = slice(None)
@@ -61,6 +55,7 @@ _BIT_UNIT_NAMES = {
     "conv3": "c/standardized_conv2d", "projection": "a/proj/standardized_conv2d",
     "norm1": "a/group_norm", "norm2": "b/group_norm", "norm3": "c/group_norm",
 }  # fmt: skip
+_GROUP_NORM: Axes = ((), (), (), (0,))  # (1, 1, 1, C) in the releases
 _GAMMA_BETA = {"kernel": "kernel", "scale": "gamma", "bias": "beta"}
 
 
@@ -77,7 +72,11 @@ def layout_of(network: NetworkConfig) -> str:
 
 def pieces(layout: str, path: str, shape: tuple[int, ...]) -> list[Piece]:
     """Where the parameter at `path` lies in a file; KeyError if the layout has no place for it."""
-    return list({"published": _published, "bit": _bit, "native": _native}[layout](path, shape))
+    tables = {
+        "published": _published, "bit": _bit, "native": _native,
+        "hf": torch_layouts.hugging_face, "timm": torch_layouts.timm,
+    }  # fmt: skip
+    return list(tables[layout](path, shape))
 
 
 def to_arrays(params: dict[str, Any], layout: str) -> dict[str, np.ndarray]:
@@ -85,9 +84,8 @@ def to_arrays(params: dict[str, Any], layout: str) -> dict[str, np.ndarray]:
     arrays = {}
     for path, leaf in flat(params).items():
         leaf = np.asarray(leaf)
-        for index, key, ones in pieces(layout, path, leaf.shape):
-            part = leaf[index]
-            arrays[key] = np.ascontiguousarray(part.reshape((1,) * ones + part.shape))
+        for piece in pieces(layout, path, leaf.shape):
+            arrays[piece.key] = piece.to_file(leaf[piece.index])
     return arrays
 
 
@@ -101,9 +99,10 @@ def from_arrays(
     params, problems, used = {}, [], set()
     for path, leaf in flat(abstract_params(network)).items():
         value = np.empty(leaf.shape, np.float32)
-        for index, key, _ in pieces(layout, path, leaf.shape):
+        for piece in pieces(layout, path, leaf.shape):
+            key, part = piece.key, value[piece.index].shape
             used.add(key)
-            expected = value[index].shape
+            expected = piece.shape(part)
             found = arrays.get(key)
             if found is None:
                 problems.append(f"{key} {expected} is missing")
@@ -112,7 +111,7 @@ def from_arrays(
             elif _without_ones(found.shape) != _without_ones(expected):
                 problems.append(f"{key} has shape {found.shape}, expected {expected}")
             else:
-                value[index] = found.reshape(expected)
+                value[piece.index] = piece.from_file(found, part)
         params[path] = value
     if problems:
         raise UsageError(f"{where} does not hold {network.name}: {'; '.join(problems)}")
@@ -150,11 +149,11 @@ def _published(path: str, shape: tuple[int, ...]) -> Iterator[Piece]:
             key = f"MAPHead_0/MultiHeadDotProductAttention_0/{name}/{match[2]}"
             yield Piece((*before, part), key)
     elif path.startswith("embedding/stem/root_norm/"):
-        yield Piece((), f"gn_root/{path.split('/')[-1]}", ones=3)
+        yield Piece((), f"gn_root/{path.split('/')[-1]}", _GROUP_NORM)
     elif path.startswith("embedding/stem/stages/"):
         for index, stage, unit, name, leaf in _units(path.removeprefix("embedding/stem/"), shape):
-            ones = 0 if leaf == "kernel" else 3  # GroupNorm has (1, 1, 1, C) in the releases
-            yield Piece(index, f"block{stage}/unit{unit}/{_UNIT_NAMES[name]}/{leaf}", ones)
+            axes = None if leaf == "kernel" else _GROUP_NORM
+            yield Piece(index, f"block{stage}/unit{unit}/{_UNIT_NAMES[name]}/{leaf}", axes)
     else:
         yield from _by_name(path, shape)
 
@@ -176,7 +175,8 @@ def _bit(path: str, shape: tuple[int, ...]) -> Iterator[Piece]:
     elif path.startswith("trunk/norm/"):
         yield Piece((), f"resnet/group_norm/{_GAMMA_BETA[leaf]}")
     elif path.startswith("head/"):
-        yield Piece((), f"resnet/head/conv2d/{leaf}", ones=2 if leaf == "kernel" else 0)
+        axes = ((), (), (0,), (1,)) if leaf == "kernel" else None
+        yield Piece((), f"resnet/head/conv2d/{leaf}", axes)
     else:
         for index, stage, unit, name, leaf in _units(path.removeprefix("trunk/"), shape):
             unit_name = f"resnet/block{stage}/unit{unit:02d}/{_BIT_UNIT_NAMES[name]}"

@@ -1,5 +1,6 @@
 """npz files: named arrays on disk, read without ever executing anything."""
 
+import io
 import pathlib
 import zipfile
 import zlib
@@ -8,6 +9,7 @@ import ml_dtypes
 import numpy as np
 
 from vit_jax.errors import UsageError
+from vit_jax.weights.paths import in_bucket, write_bytes
 
 _DAMAGE = (
     zipfile.BadZipFile, zlib.error, EOFError, OSError, KeyError, SyntaxError, RuntimeError,
@@ -31,7 +33,7 @@ def read_arrays(path: pathlib.Path) -> dict[str, np.ndarray]:
     if start[:2] != b"PK":  # numpy would take anything else for a pickle
         raise UsageError(f"{path} is no complete npz: it does not start as one; copy it again")
     try:
-        with np.load(path, allow_pickle=False) as file:
+        with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
             if foreign := [name for name in file.zip.namelist() if not name.endswith(".npy")]:
                 torch = any(name.endswith("data.pkl") for name in foreign)
                 raise UsageError(
@@ -51,6 +53,11 @@ def read_arrays(path: pathlib.Path) -> dict[str, np.ndarray]:
 
 def write_arrays(path: pathlib.Path, arrays: dict[str, np.ndarray]) -> None:
     """Writes a file in one move, so that nobody ever finds half of it."""
+    if in_bucket(path):
+        memory = io.BytesIO()
+        np.savez(memory, **arrays)
+        write_bytes(path, memory.getvalue())
+        return
     temporary = path.with_name(f".{path.name}.new")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
