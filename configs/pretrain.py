@@ -3,7 +3,7 @@
     vit-jax train --config=configs/pretrain.py:model=B/16,data=visual_atoms --workdir=runs/b16
     vit-jax train --config=configs/pretrain.py:model=L/16,data=/my/images,recipe=imagenet21k ...
 
-Hardware: for B/16 a v5litepod-256, for H/14 the same with --config.model.remat=full, or a v5p-128;
+Hardware: for B/16 a v5litepod-256, for H/14 the same with --config.mesh.fsdp=16, or a v5p-128;
 `vit-jax plan` says what else fits. `recipe` is jft (the default), imagenet21k or imagenet.
 `visual_atoms` (300M images, procedural) stands in for JFT-300M, `visual_atoms_multi` with several
 labels per image.

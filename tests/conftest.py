@@ -10,6 +10,7 @@ os.environ |= {
     "XLA_FLAGS": "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false",
     "JAX_COMPILATION_CACHE_DIR": str(pathlib.Path(__file__).parents[1] / ".pytest_cache" / "jax"),
     "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.5",
+    "HF_ENDPOINT": "http://127.0.0.1:9",  # nothing answers there: tests need no network
 }
 
 import jax
@@ -22,6 +23,25 @@ jax.config.update("jax_num_cpu_devices", 8)
 def own_cache(tmp_path_factory):
     """The user's own is left alone."""
     os.environ["VIT_JAX_CACHE"] = str(tmp_path_factory.mktemp("cache"))
+
+
+@pytest.fixture(scope="session")
+def bucket_server():
+    """Where gs:// is, for this process and for those that it starts, from the first use on."""
+    from tests.bucket_server import BucketServer
+
+    with BucketServer() as server:
+        os.environ |= server.environment
+        yield server
+
+
+@pytest.fixture
+def bucket(bucket_server):
+    """A new one, empty: its name as in gs://bucket-1."""
+    name = f"bucket-{len(bucket_server.objects)}"
+    bucket_server.objects[name] = {}
+    yield f"gs://{name}"
+    bucket_server.refuse = lambda method, bucket, name: None
 
 
 @pytest.fixture(scope="session")

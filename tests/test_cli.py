@@ -1,6 +1,7 @@
 """What a user types, and what a mistake gets: one line, exit code 2."""
 
 import json
+import shutil
 import subprocess
 import sys
 
@@ -94,9 +95,10 @@ def test_eval_and_fewshot_print_numbers_or_json(trained_run, capsys):
     assert "2_shot_std" in capsys.readouterr().out
 
 
-def test_report_names_the_file_it_wrote(trained_run, capsys):
-    assert run_verb(dispatch, ["report", str(trained_run)]) == 0
-    assert capsys.readouterr().out.strip() == f"{trained_run}/report.html"
+def test_report_names_the_file_it_wrote(trained_run, tmp_path, capsys):
+    run = shutil.copytree(trained_run, tmp_path / "run")
+    assert run_verb(dispatch, ["report", str(run)]) == 0
+    assert capsys.readouterr().out.strip() == f"{run}/report.html"
 
 
 def test_models_lists_the_zoo(capsys, monkeypatch):

@@ -2,6 +2,8 @@
 
 import pytest
 
+from tests.browser import check_alone, check_pictures, opened
+from tests.insight.test_report import PICTURES, SECTIONS
 from vit_jax import demo as demo_module
 from vit_jax.demo import demo
 from vit_jax.errors import UsageError
@@ -36,9 +38,23 @@ def test_its_summary_holds_all_that_was_run(short_demo):
         shots = summary["fewshot"][kind]
         assert list(shots) == ["1", "5", "10", "25"]
         assert all(0 < v["mean"] < 1 and v["std"] > 0 for v in shots.values())
-    report = (short_demo / "report.html").read_text()
-    for alt in ("few-shot accuracy against shots", "training curves", "sample images of glyphs"):
-        assert f'alt="{alt}"' in report
+
+
+def test_its_report_shows_all_of_it_in_a_browser(short_demo):
+    with opened((short_demo / "report.html").as_uri()) as page:
+        found = check_pictures(page)
+        assert found[0] == "Few-shot accuracy against shots"
+        assert sorted(found[1:]) == sorted(3 * PICTURES)
+        assert page.locator("h2").all_inner_texts() == list(SECTIONS)
+        charts = page.locator(".chart h3").all_inner_texts()
+        assert {"Loss", "Accuracy", "Learning rate", "Goodput"} < set(charts)
+        assert page.evaluate("charts[0].series.length") > 3  # three runs, over each other
+        assert "10-shot" in page.locator("main table").first.inner_text()  # the demo's own
+        assert "v5litepod-4" in page.locator("#plan ~ .wide").first.inner_text()
+        missing = page.locator(".missing").all_inner_texts()
+        assert missing == ["pretrain has no evaluations."]  # they were left out above
+        check_alone(page)
+    assert (short_demo / "report.html").stat().st_size < 5e6
 
 
 def test_a_second_demo_finds_its_work_done(short_demo, capsys):

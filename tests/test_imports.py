@@ -44,3 +44,11 @@ sys.exit(dispatch(["train", "--config=configs/demo.py", "--workdir={tmp_path}/ru
     result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
     assert (tmp_path / "run" / "summary.json").is_file()
+
+
+def test_help_imports_nothing_heavy():
+    loaded = modules_after(
+        "from vit_jax.cli import dispatch\ntry:\n    dispatch(['--help'])\nexcept SystemExit: pass"
+    )
+    assert "argparse" in loaded
+    assert not loaded & {"jax", "flax", "numpy", "grain", "orbax", "cv2", "matplotlib"}

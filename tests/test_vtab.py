@@ -162,7 +162,7 @@ def test_a_folder_belongs_to_its_weights(three_tasks, weights, tmp_path, capsys)
         (["--config.data.name=digits"], "--config.data.name=digits: leave it out"),
         (["--config.optimizer.learning_rat=1"], "Did you mean learning_rate?"),
         (["--model=B/16"], "no such file or folder: B/16"),
-        (["--workdir=gs://bucket/vtab"], "only local folders so far"),
+        (["--workdir=s3://bucket/vtab"], "expected a path on disk, or in a bucket as in gs://"),
         (["--workdir=/dev/null/vtab"], "is no folder to write to"),
     ],
 )

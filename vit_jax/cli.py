@@ -2,6 +2,7 @@
 
 import argparse
 import csv
+import dataclasses
 import json
 import logging
 import os
@@ -13,10 +14,17 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from vit_jax.errors import EXIT_DONE, EXIT_FAILED, UsageError, told
+from vit_jax.startup import keep_compiled, use_huge_pages
+from vit_jax.weights.serving import LINES
+
+_MODEL = "a run folder, an npz, a folder of transformers or timm, or a name (docs/weights.md)"
 
 
 def main() -> int:
     """The console script."""
+    keep_compiled()
+    if sys.argv[1:2] in (["train"], ["demo"], ["vtab"]):
+        use_huge_pages()
     return run_verb(dispatch, sys.argv[1:])
 
 
@@ -32,9 +40,13 @@ def dispatch(argv: Sequence[str]) -> int:
     """Finds the verb in argv[0] and hands it the rest."""
     if argv and argv[0] == "train":  # its flags are those of the config, not argparse's
         return train(argv[1:])
+    if argv and argv[0] == "launch":  # its flags are the launcher's
+        from vit_jax.home import launch
+
+        return launch(argv[1:])
     parser = _parser()
     arguments, config_flags = parser.parse_known_args(argv)
-    if config_flags and arguments.verb not in (_plan, _inspect, _vtab):
+    if config_flags and arguments.verb not in (_plan, _preflight, _inspect, _vtab):
         parser.error(f"unknown argument {config_flags[0]}")
     arguments.config_flags = config_flags
     return arguments.verb(arguments)
@@ -95,7 +107,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_features(verb)
 
     verb = _add(verbs, "vtab", _vtab, "VTAB-1k: fine-tune on 19 tasks; takes --config.key=value")
-    verb.add_argument("--model", required=True, help="a run folder or an npz")
+    verb.add_argument("--model", required=True, help=_MODEL)
     verb.add_argument("--workdir", required=True, help="one run folder per task; again: resume")
     verb.add_argument("--tasks", help="as in caltech101,svhn; default: all")
     verb.add_argument("--json", action="store_true", help="print JSON")
@@ -111,8 +123,7 @@ def _parser() -> argparse.ArgumentParser:
     verb.add_argument("--out", type=pathlib.Path, required=True, help="*.npz or *.parquet")
 
     verb = _add(verbs, "plan", _plan, "compile the train step of --config=FILE for a TPU slice")
-    verb.add_argument("--topology", required=True, help="as in v5litepod-16 or v5p-128")
-    verb.add_argument("--slices", type=_count, default=1, help="of it, over the data centre's net")
+    _add_topology(verb, required=True)
     verb.add_argument("--price", type=_positive, help="dollars per chip-hour")
     verb.add_argument(
         "--search",
@@ -123,7 +134,17 @@ def _parser() -> argparse.ArgumentParser:
         help="compile N (12) other meshes, remat policies, microbatches; rank those that fit",
     )
     verb.add_argument("--html", type=pathlib.Path, metavar="FILE", help="write a page")
+    verb.add_argument("--workdir", help="of the run: keep it for its report")
     verb.add_argument("--json", action="store_true", help="print JSON")
+
+    verb = _add(
+        verbs, "preflight", _preflight, "what would end a job (--config=FILE --workdir=DIR) early"
+    )
+    _add_topology(verb, required=False)
+    verb.add_argument("--skip", default="", help="as in data,plan")
+    verb.add_argument("--json", action="store_true", help="print JSON")
+
+    verbs.add_parser("launch", help="run it on a pod: tpu_vm, gke or local; FLAGS -- vit-jax ...")
 
     verb = _add(verbs, "prepare", _prepare, "write a data set as shards that read fast")
     verb.add_argument(
@@ -147,14 +168,21 @@ def _parser() -> argparse.ArgumentParser:
     verb.add_argument("--splits", help="as in train,test; default: all there are")
     verb.add_argument("--json", action="store_true", help="print JSON")
 
-    verb = _add(verbs, "inspect", _inspect, "a picture of what the network will see")
-    verb.add_argument("--data", help="in place of the config's")
-    verb.add_argument("--batch", action="store_true", required=True, help="a batch, augmented")
-    verb.add_argument("--step", type=_count, default=1, help="of which step, from 1 on")
-    verb.add_argument("--out", type=pathlib.Path, default=pathlib.Path("batch.png"))
+    verb = _add(verbs, "inspect", _inspect, "pictures of a network, or of what it will see")
+    what = verb.add_mutually_exclusive_group(required=True)
+    what.add_argument("--model", help=f"{_MODEL}: filters, attention, ...")
+    what.add_argument("--batch", action="store_true", help="a batch, augmented, of a --config")
+    verb.add_argument("--data", help="its test images; of a batch, in place of the config's")
+    verb.add_argument("--images", nargs="+", help="image files, folders, patterns in quotes")
+    verb.add_argument("--image-size", type=_size, help="as in 224 or 160x256; default: its own")
+    verb.add_argument("--step", type=_count, default=1, help="of which step is the batch, from 1")
+    verb.add_argument("--out", type=pathlib.Path, help="a folder; of a batch, a file")
 
-    verb = _add(verbs, "report", _report, "write report.html for run folders")
-    verb.add_argument("runs", nargs="+", type=pathlib.Path)
+    verb = _add(verbs, "report", _report, "write report.html for run folders, one for all of them")
+    verb.add_argument("runs", nargs="+", metavar="RUN")
+    verb.add_argument("--out", help="default: report.html in the first RUN")
+    verb.add_argument("--serve", action="store_true", help="show it here while the runs go on")
+    verb.add_argument("--port", type=int, default=8000, help="to serve on; 0: any that is free")
 
     verb = _add(verbs, "results", _results, "a table of runs beside the paper's figures")
     verb.add_argument("folders", nargs="+", metavar="DIR", help="a run, or a folder of runs")
@@ -164,9 +192,12 @@ def _parser() -> argparse.ArgumentParser:
     verb.add_argument("--workdir", type=pathlib.Path, default=pathlib.Path("runs/demo"))
     verb.add_argument("--fresh", action="store_true", help="delete an earlier demo first")
 
-    verb = _add(verbs, "convert", _convert, "weights from a run folder to an npz, or back")
-    verb.add_argument("source", type=pathlib.Path, metavar="IN", help="a run folder or an npz")
-    verb.add_argument("target", type=pathlib.Path, metavar="OUT", help="*.npz, or a new folder")
+    verb = _add(verbs, "convert", _convert, "weights from one form into another, verified")
+    verb.add_argument("source", metavar="IN", help=_MODEL)
+    verb.add_argument("target", metavar="OUT", help="*.npz, or a new folder")
+    verb.add_argument(
+        "--to", default="", help="npz, run, hf (transformers) or timm; default: by the name of OUT"
+    )
     verb.add_argument(
         "--dialect", default="published", help="published, big_vision or big_vision_stacked"
     )
@@ -174,7 +205,27 @@ def _parser() -> argparse.ArgumentParser:
     verb.add_argument(
         "--image-size", type=_size, help="of IN, where the file does not tell, as in 224 or 160x256"
     )
+    verb.add_argument(
+        "--push-to-hub", metavar="OWNER/NAME", help="upload OUT (hf, timm) as a private model"
+    )
     verb.add_argument("--json", action="store_true", help="print JSON")
+
+    verb = _add(
+        verbs,
+        "export",
+        _export,
+        "a network as a file that serves without this package: uint8 in, probabilities out",
+    )
+    verb.add_argument("source", metavar="RUN", help=_MODEL)
+    verb.add_argument("target", metavar="OUT", help="a new folder")
+    verb.add_argument(
+        "--format",
+        default="stablehlo",
+        help="stablehlo: jax.export, for cpu and tpu; or onnx (pip install 'vit_jax[onnx]')",
+    )
+    verb.add_argument("--json", action="store_true", help="print JSON")
+    verb.formatter_class = argparse.RawDescriptionHelpFormatter
+    verb.epilog = "\n\n".join(f"{name}:\n{lines}" for name, lines in LINES.items())
 
     verb = _add(verbs, "models", _models, "list the models: parameters, GFLOPs, tokens")
     verb.add_argument("--json", action="store_true", help="print JSON")
@@ -193,12 +244,17 @@ def _add(
 
 
 def _add_model_and_data(verb: argparse.ArgumentParser) -> None:
-    verb.add_argument("--model", required=True, help="a run folder, an npz, or a name such as B/16")
+    verb.add_argument("--model", required=True, help=_MODEL)
     verb.add_argument("--data", required=True, help="a built-in data set or a folder")
     verb.add_argument("--split", default="test")
     verb.add_argument("--image-size", type=_size, help="as in 224 or 160x256; default: its own")
     verb.add_argument("--batch-size", type=_count, default=256)
     verb.add_argument("--json", action="store_true", help="print JSON")
+
+
+def _add_topology(verb: argparse.ArgumentParser, *, required: bool) -> None:
+    verb.add_argument("--topology", required=required, help="as in v5litepod-16 or v5p-128")
+    verb.add_argument("--slices", type=_count, default=1, help="of it, over the data centre's net")
 
 
 def _add_features(verb: argparse.ArgumentParser) -> None:
@@ -210,20 +266,19 @@ def _add_features(verb: argparse.ArgumentParser) -> None:
 
 def _add_model_and_images(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("images", nargs="+", help="image files, folders, patterns in quotes")
-    verb.add_argument("--model", required=True, help="a run folder or an npz")
+    verb.add_argument("--model", required=True, help=_MODEL)
     verb.add_argument("--image-size", type=_size, help="as in 224 or 160x256; default: its own")
     verb.add_argument("--batch-size", type=_count, default=64)
 
 
 def _predict(arguments: argparse.Namespace) -> int:
     from vit_jax.evaluate.predict import as_csv, as_json, find_images, predict
-    from vit_jax.weights.run_folder import RunFolder
 
     if arguments.out and arguments.out.suffix not in (".csv", ".json"):
         raise UsageError(f"--out={arguments.out}: expected a file that ends in .csv or .json")
     images = find_images(arguments.images)
-    model = _load(arguments)
-    names = RunFolder(pathlib.Path(arguments.model).expanduser()).class_names()
+    loaded = _load_all(arguments)
+    model, names = loaded.model, loaded.class_names
     top = min(arguments.top, model.config.num_classes)
     predictions = list(predict(model, images, names, top=top, batch_size=arguments.batch_size))
     is_json = arguments.json or (arguments.out and arguments.out.suffix == ".json")
@@ -251,12 +306,11 @@ def _embed(arguments: argparse.Namespace) -> int:
 def _evaluate(arguments: argparse.Namespace) -> int:
     from vit_jax.data.sources import open_source
     from vit_jax.evaluate.classification import Classification, check_classes
-    from vit_jax.weights.run_folder import RunFolder
 
-    model = _load(arguments)
+    loaded = _load_all(arguments)
+    model = loaded.model
     source = open_source(arguments.data, arguments.split, model.config.image_size)
-    class_names = RunFolder(pathlib.Path(arguments.model).expanduser()).class_names()
-    check_classes(source, model.config.num_classes, class_names)
+    check_classes(source, model.config.num_classes, loaded.class_names)
     if arguments.real:
         from vit_jax.data.real import RealLabels, read_real_labels
 
@@ -349,6 +403,8 @@ def _plan(arguments: argparse.Namespace) -> int:
     from vit_jax.tpu.topologies import topology
     from vit_jax.train.config import run_config
     from vit_jax.train.progress import Progress
+    from vit_jax.weights.paths import as_path
+    from vit_jax.weights.run_folder import RunFolder, write_json
 
     run = run_config(config)
     slice_ = topology(arguments.topology, arguments.slices)
@@ -364,14 +420,41 @@ def _plan(arguments: argparse.Namespace) -> int:
     trials = advice(run, plan, site) if plan.is_compiled and not plan.fits else []
     if arguments.html:
         arguments.html.write_text(plan_page(plan, trials, arguments.price))
+    tried = [{"knob": trial.knob, **_choice(trial)} for trial in trials]
+    found = plan.as_dict() | {"advice": tried}
+    if arguments.workdir:
+        write_json(RunFolder(as_path(arguments.workdir)).plan, found)
     if arguments.json:
-        tried = [{"knob": trial.knob, **_choice(trial)} for trial in trials]
-        print(json.dumps(plan.as_dict() | {"advice": tried}, indent=2))
+        print(json.dumps(found, indent=2))
     else:
         print(text.plan_text(plan, arguments.price))
         if trials:
             print(f"\n{text.trials_text(trials)}")
     return EXIT_DONE if plan.fits else EXIT_FAILED
+
+
+def _preflight(arguments: argparse.Namespace) -> int:
+    from vit_jax.train.flags import parse_flags
+
+    flags = parse_flags(arguments.config_flags)
+    os.environ.setdefault("JAX_PLATFORMS", "cpu")
+
+    from vit_jax.preflight import Job, preflight
+    from vit_jax.tpu.topologies import topology
+    from vit_jax.train.config import run_config
+    from vit_jax.train.progress import Progress
+
+    slice_ = topology(arguments.topology, arguments.slices) if arguments.topology else None
+    job = Job(run_config(flags.config), flags.workdir, slice_)
+    skip = tuple(filter(None, arguments.skip.split(",")))
+    checks = []
+    for check in preflight(job, skip, Progress("preflight", 1).note):
+        checks.append(check)
+        if not arguments.json:
+            print(f"{'ok ' if check.is_good else 'BAD'}  {check.name:8} {check.found}", flush=True)
+    if arguments.json:
+        print(json.dumps([dataclasses.asdict(check) for check in checks], indent=2))
+    return EXIT_DONE if all(check.is_good for check in checks) else EXIT_FAILED
 
 
 def _choice(choice: Any) -> dict[str, Any]:
@@ -475,6 +558,24 @@ _FINETUNE = "configs/finetune.py"
 
 
 def _inspect(arguments: argparse.Namespace) -> int:
+    if arguments.batch:
+        return _inspect_batch(arguments)
+    if arguments.config_flags:
+        raise UsageError(
+            f"{arguments.config_flags[0]} is for --batch: a --model has its own config"
+        )
+
+    from vit_jax.insight.studies import inspect_model
+
+    model = _load(arguments)
+    for path in inspect_model(
+        model, arguments.model, arguments.data, arguments.images, arguments.out
+    ):
+        print(path)
+    return EXIT_DONE
+
+
+def _inspect_batch(arguments: argparse.Namespace) -> int:
     from vit_jax.train.flags import parse_config
 
     flags = arguments.config_flags
@@ -483,26 +584,41 @@ def _inspect(arguments: argparse.Namespace) -> int:
     config = parse_config(flags if has_config else [f"--config={_FINETUNE}:data={kind}", *flags])
     config.data.name = arguments.data or config.data.name
 
-    from vit_jax.insight.batch_picture import write_batch_picture
+    from vit_jax.insight.batch_picture import batch_picture
     from vit_jax.train.config import run_config
 
-    write_batch_picture(run_config(config), arguments.out, step=arguments.step - 1)
-    print(arguments.out)
+    out = arguments.out or pathlib.Path("batch.png")
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_bytes(batch_picture(run_config(config), step=arguments.step - 1))
+    print(out)
     return EXIT_DONE
 
 
 def _report(arguments: argparse.Namespace) -> int:
-    from vit_jax.insight.report import write_run_report
+    from vit_jax.weights.paths import as_path
 
-    for run in arguments.runs:
-        print(write_run_report(run))
+    runs = [as_path(run) for run in arguments.runs]
+    if arguments.serve:
+        from vit_jax.insight.serve import serve
+
+        serve(runs, arguments.port, lambda url: print(f"{url} (Ctrl-C ends)", flush=True))
+        return EXIT_DONE
+
+    from vit_jax.insight.report import write_report
+
+    def note(text: str) -> None:
+        print(text, file=sys.stderr, flush=True)
+
+    out = as_path(arguments.out) if arguments.out else None
+    print(write_report(runs, out, note=note))
     return EXIT_DONE
 
 
 def _results(arguments: argparse.Namespace) -> int:
     from vit_jax.insight.results import find_runs, results_dict, results_text
+    from vit_jax.weights.paths import as_path
 
-    runs = find_runs([pathlib.Path(folder).expanduser() for folder in arguments.folders])
+    runs = find_runs([as_path(folder) for folder in arguments.folders])
     print(json.dumps(results_dict(runs), indent=2) if arguments.json else results_text(runs))
     return EXIT_DONE
 
@@ -515,15 +631,31 @@ def _demo(arguments: argparse.Namespace) -> int:
 
 
 def _convert(arguments: argparse.Namespace) -> int:
+    from vit_jax.weights import hub
     from vit_jax.weights.adapt import grouped
     from vit_jax.weights.convert import convert
+    from vit_jax.weights.locate import locate
+    from vit_jax.weights.paths import as_path
 
-    source, target = arguments.source.expanduser(), arguments.target.expanduser()
-    done = convert(source, target, arguments.dialect, arguments.dtype, arguments.image_size)
+    repository = arguments.push_to_hub
+    if repository:
+        if arguments.to not in ("hf", "timm"):
+            raise UsageError(f"--push-to-hub={repository}: needs --to=hf or --to=timm")
+        hub.check_pushable(repository)
+    target = as_path(arguments.target)
+    done = convert(
+        locate(arguments.source),
+        target,
+        arguments.to,
+        arguments.dialect,
+        arguments.dtype,
+        arguments.image_size,
+    )
+    pushed = hub.push(target, repository) if repository else None
     if arguments.json:
         network = {"name": done.network.name, "parameters": done.parameters}
         difference = {"largest_difference": done.largest_difference, "unused": done.unused}
-        print(json.dumps(network | difference, indent=2))
+        print(json.dumps(network | difference | {"pushed": pushed}, indent=2))
         return EXIT_DONE
     height, width = done.network.image_size
     print(
@@ -535,6 +667,25 @@ def _convert(arguments: argparse.Namespace) -> int:
         f"verified on random images: features and logits up to {done.largest_output:.3g} differ by "
         f"{done.largest_difference:.2g} at most"
     )
+    if pushed:
+        print(f"pushed: {pushed}")
+    return EXIT_DONE
+
+
+def _export(arguments: argparse.Namespace) -> int:
+    from vit_jax.weights.export import export
+    from vit_jax.weights.paths import as_path
+
+    target = as_path(arguments.target)
+    done = export(arguments.source, target, arguments.format)
+    if arguments.json:
+        found = {"file": str(done.file), "name": done.network.name, "bytes": done.bytes}
+        found |= {"largest_difference": done.largest_difference}
+        print(json.dumps(found, indent=2))
+        return EXIT_DONE
+    print(f"{done.file}: {done.network.name}, {done.bytes:,} bytes")
+    print(f"verified on random images: probabilities differ by {done.largest_difference:.2g}")
+    print(f"\n{LINES[arguments.format].replace('OUT', str(target))}")
     return EXIT_DONE
 
 
@@ -574,12 +725,21 @@ def _models(arguments: argparse.Namespace) -> int:
 
 
 def _load(arguments: argparse.Namespace):
-    from vit_jax.weights.load import load
+    return _load_all(arguments).model
+
+
+def _load_all(arguments: argparse.Namespace):
+    """The model, its table, which is shown, and the names of its classes."""
+    from vit_jax.weights.load import load_with_table
+    from vit_jax.weights.table import table_text
 
     logging.basicConfig(format="%(message)s", force=True)  # whatever libraries set up
-    logging.getLogger("vit_jax").setLevel(logging.INFO)  # what became of the weights
+    logging.getLogger("vit_jax").setLevel(logging.INFO)
     changes = {"image_size": arguments.image_size} if arguments.image_size else {}
-    return load(arguments.model, **changes)
+    loaded = load_with_table(arguments.model, **changes)
+    if any(row.was for row in loaded.table):  # else it is a fresh one, as was asked for
+        print(table_text(loaded.table), file=sys.stderr, flush=True)
+    return loaded
 
 
 def _print_results(results: dict[str, float | int], as_json: bool) -> None:

@@ -15,7 +15,7 @@ _PACKAGES = (
 _OPTIONAL = {
     "libtpu": "vit-jax plan, and TPUs: pip install 'vit_jax[tpu]'",
     "tensorflow_datasets": "data=tfds:NAME: pip install 'vit_jax[tfds]'",
-    "gcsfs": "paths in gs://: pip install gcsfs",
+    "gcsfs": "runs and data in gs://: pip install 'vit_jax[gcs]'",
 }
 _LITTLE_DISK = 5e9
 
@@ -24,6 +24,7 @@ def examine_machine() -> dict[str, Any]:
     """Versions, devices, memory and disk, and what is wrong with them, line by line."""
     import jax
 
+    from vit_jax.startup import CACHE_FOLDER, memory_text
     from vit_jax.train.environment import version
 
     problems = []
@@ -44,6 +45,8 @@ def examine_machine() -> dict[str, Any]:
         "memory_gb": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9,
         "free_disk_gb": disk.free / 1e9,
         "devices": devices,
+        "memory_pages": memory_text(),
+        "compiled_programs": os.environ.get(CACHE_FOLDER, "not kept"),
         "packages": versions,
         "optional": {name: importlib.util.find_spec(name) is not None for name in _OPTIONAL},
         "problems": problems,
@@ -57,6 +60,8 @@ def machine_text(found: dict[str, Any]) -> str:
         f"{found['cores']} cores, {found['memory_gb']:.0f} GB of memory, "
         f"{found['free_disk_gb']:.0f} GB of disk free here",
         f"devices: {', '.join(found['devices']) or 'none'}",
+        f"memory: {found['memory_pages']}",
+        f"compiled programs: {found['compiled_programs']}",
         *(f"  {name:24} {version or 'missing'}" for name, version in found["packages"].items()),
         *(
             f"  {name:24} {'there' if found['optional'][name] else f'not there (for {use})'}"

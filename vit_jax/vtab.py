@@ -22,6 +22,7 @@ from vit_jax.train.config import RunConfig, run_config
 from vit_jax.train.flags import parse_config
 from vit_jax.train.loop import train
 from vit_jax.weights.load import Place, find_weights
+from vit_jax.weights.paths import as_path, check_bucket, in_bucket, resolved
 from vit_jax.weights.run_folder import RunFolder, read_json, write_json
 
 GROUPS = tuple(dict.fromkeys(task.group for task in TASKS.values()))
@@ -108,16 +109,16 @@ def vtab(
     tasks: Sequence[str] = tuple(TASKS),
     changes: Sequence[str] = (),
 ) -> Results:
-    """Fine-tunes `weights`, a run folder or an npz, on each task, as a run in workdir/TASK.
+    """Fine-tunes `weights`, all that `load` takes, on each task, as a run in workdir/TASK.
 
     `changes` are flags, --config.key=value. Started again, it takes up where it stopped; a finished
     task is left alone. A task without data, or that diverged, is told of and costs no other.
     """
     tasks = [find_task(task).name for task in dict.fromkeys(tasks)]
-    place = find_weights(pathlib.Path(weights).expanduser())
+    place = find_weights(weights)
     configs = {task: task_config(weights, place.network, task, changes) for task in tasks}
     file = _open(workdir, place)
-    results = Results(str(place.path.resolve()), place.version, place.network.name, changes)
+    results = Results(str(resolved(place.path)), place.version, place.network.name, changes)
     for task in tasks:  # before hours of training, not after
         if problem := _problem_with_data(task):
             done = RunFolder(file.parent / task).summary  # the data of a finished task may be gone
@@ -161,16 +162,16 @@ def task_config(
 
 def _open(workdir: str, place: Place) -> pathlib.Path:
     """The file of results, in a folder that belongs to these weights or to none."""
-    if "://" in workdir:
-        raise UsageError(f"--workdir={workdir}: only local folders so far, as in runs/vtab")
-    folder = pathlib.Path(workdir).expanduser()
+    folder = as_path(workdir)
     file = folder / "vtab.json"
+    if in_bucket(folder):
+        check_bucket(folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         before = read_json(file) if file.is_file() else None
     except OSError as error:
         raise UsageError(f"--workdir={folder} is no folder to write to: {error}") from error
-    own = (str(place.path.resolve()), place.version)
+    own = (str(resolved(place.path)), place.version)
     if before and (before["weights"], before["version"]) != own:
         raise UsageError(
             f"--workdir={folder} holds the tasks of {before['weights']} at {before['version']}, "

@@ -18,7 +18,9 @@ from vit_jax.train.checkpoint import Checkpoints
 from vit_jax.train.config import evaluator, run_config
 from vit_jax.train.loop import train
 from vit_jax.train.usage import MEASURED
+from vit_jax.weights.checkpoint import finished_steps
 from vit_jax.weights.load import read_weights
+from vit_jax.weights.paths import as_path
 from vit_jax.weights.run_folder import RunFolder, read_json, write_json
 
 
@@ -197,8 +199,37 @@ def test_a_workdir_that_is_a_file_is_refused(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(UsageError, match="is no folder to write to"):
         train(run_config(small_config()), tmp_path / "file")
-    with pytest.raises(UsageError, match="only local folders"):
-        train(run_config(small_config()), "gs://bucket/run")
+
+
+def test_a_run_in_a_bucket_is_the_same_run(tmp_path, bucket):
+    config = small_config(total="6 steps", checkpoint_every="2 steps", checkpoints_kept=2)
+    for workdir in (tmp_path, bucket):
+        train(run_config(config), f"{workdir}/run")
+    local, remote = (RunFolder(as_path(f"{place}/run")) for place in (tmp_path, bucket))
+    learned = [
+        [without_time(record) for record in folder.metrics_records()] for folder in (local, remote)
+    ]
+    assert learned[0] == learned[1] and len(learned[0]) == 3
+    assert finished_steps(remote.checkpoints) == finished_steps(local.checkpoints) == [4, 6]
+    weights = [read_weights(folder.path).params for folder in (local, remote)]
+    jax.tree.map(np.testing.assert_array_equal, *weights)
+    assert read_json(remote.summary)["steps"] == 6
+    names = [{path.name for path in folder.path.iterdir()} for folder in (local, remote)]
+    assert names[0] - {".lock"} == names[1]  # what holds a bucket is given back
+
+
+@pytest.mark.parametrize("method", ["GET", "POST"])
+def test_a_bucket_that_is_not_for_us_is_refused(method, bucket, bucket_server):
+    bucket_server.refuse = lambda verb, bucket, name: 403 if verb == method else None
+    with pytest.raises(UsageError, match="403"):
+        train(run_config(small_config()), f"{bucket}/run")
+    assert not bucket_server.names(bucket.removeprefix("gs://"))
+
+
+def test_a_bucket_that_is_not_there_is_refused_and_not_made(bucket_server):
+    with pytest.raises(UsageError, match="there is no bucket"):
+        train(run_config(small_config()), "gs://of-nobody/run")
+    assert "of-nobody" not in bucket_server.objects
 
 
 def test_training_learns(tmp_path):

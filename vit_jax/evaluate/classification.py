@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
@@ -37,6 +37,17 @@ class Classification:
 
     def scores(self, model: nnx.Module, report: Report = unreported) -> Scores:
         """All that can be said of the answers; `report` hears how many images are done."""
+        several = some_label(self.source).ndim > 0
+        scores = Scores(self.source.num_classes, several)
+        for answers, logits, targets, mask in self.answers(model, report):
+            scores.add(answers, mask)
+            if several:
+                scores.keep(_on_host(logits), _on_host(targets), mask)
+        return scores
+
+    def answers(self, model: nnx.Module, report: Report = unreported) -> Iterator[tuple[Any, ...]]:
+        """Batch by batch in the order of the source: answers as `judged` (scores.py) has them,
+        logits and targets, still on the devices, and a mask that is 0 where there is no image."""
         graphdef, params = nnx.split(model)
         sharding = self.sharding or default_sharding()
         batches = eval_batches(
@@ -47,16 +58,12 @@ class Classification:
             crop=self.crop,
             on_bad_image=self.on_bad_image,
         )
-        several = some_label(self.source).ndim > 0
-        scores, total = Scores(self.source.num_classes, several), len(self.source)
-        with on_mesh_of(sharding):
-            for number, batch in enumerate(on_device(batches, sharding, self.batch_size), start=1):
+        total = len(self.source)
+        for number, batch in enumerate(on_device(batches, sharding, self.batch_size), start=1):
+            with on_mesh_of(sharding):
                 answers, logits, targets = _answers(graphdef, params, batch)
-                scores.add(_on_host(answers), mask := _on_host(batch["mask"]))
-                if several:
-                    scores.keep(_on_host(logits), _on_host(targets), mask)
-                report(min(number * self.batch_size, total), total)
-        return scores
+            yield _on_host(answers), logits, targets, _on_host(batch["mask"])
+            report(min(number * self.batch_size, total), total)
 
 
 def check_classes(source: Source, num_classes: int, class_names: Sequence[str] = ()) -> None:

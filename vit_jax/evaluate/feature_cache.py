@@ -21,8 +21,8 @@ import numpy as np
 from flax import nnx
 
 import vit_jax
+from vit_jax.weights.paths import cache_folder
 
-FOLDER_VARIABLE = "VIT_JAX_CACHE"
 _DIGEST_BYTES = 16
 UNREADABLE = bytes(_DIGEST_BYTES)  # the digest of no image, for one without features
 _CODE = ("models", "data")  # rooms that decide what features come of an image
@@ -87,9 +87,8 @@ class FeatureCache:
 
 
 def default_cache() -> FeatureCache:
-    """Where $VIT_JAX_CACHE says, or among the user's other caches."""
-    folder = os.environ.get(FOLDER_VARIABLE) or "~/.cache/vit_jax"
-    return FeatureCache(pathlib.Path(folder).expanduser() / "features")
+    """Among what can be computed again ($VIT_JAX_CACHE)."""
+    return FeatureCache(cache_folder() / "features")
 
 
 def entry_key(model: nnx.Module, data: str, crop: str) -> str:

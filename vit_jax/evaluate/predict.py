@@ -63,7 +63,7 @@ def predict(
     names = list(class_names) or [str(number) for number in range(count)]
     graphdef, params = nnx.split(model)
     batches = eval_batches(
-        _unlabelled(images),
+        image_files(images),
         batch_size=batch_size,
         image_size=model.config.image_size,
         crop=crop,
@@ -87,7 +87,7 @@ def embed(
 ) -> tuple[list[str], np.ndarray]:
     """Readable images and their features: float32 [image, feature]."""
     features, _, readable = extract_features(
-        model, _unlabelled(images), batch_size, crop=crop, on_bad_image="skip"
+        model, image_files(images), batch_size, crop=crop, on_bad_image="skip"
     )
     return [name for name, ok in zip(images, readable, strict=True) if ok], features[readable]
 
@@ -129,5 +129,6 @@ def write_features(path: pathlib.Path, images: list[str], features: np.ndarray) 
         raise UsageError(f"--out={path}: expected a file that ends in .npz or .parquet")
 
 
-def _unlabelled(images: Sequence[str]) -> ImageFiles:
+def image_files(images: Sequence[str]) -> ImageFiles:
+    """A data set of unlabelled images."""
     return ImageFiles("images", ("",), tuple(images), np.zeros(len(images), np.int32))

@@ -46,6 +46,8 @@ class ModelConfig:
     registers: int | None = None
     layer_scale: float | None = None
     qk_norm: bool | None = None
+    attention: str | None = None
+    scan: bool | None = None
     dropout: float | None = None
     stochastic_depth: float | None = None
     # Shapes that have no name, as those of the paper's Fig. 8
@@ -111,7 +113,7 @@ class MaskedConfig:
 class TeacherConfig:
     """Distillation: a trained network whose answers are learned from (softmax, sigmoid)."""
 
-    path: str = ""  # a run folder or an npz; empty: none
+    path: str = ""  # whatever `vit_jax.load` takes; empty: none
     weight: float = 1.0  # of its answers, against that of the labels
     temperature: float = 1.0
 
@@ -221,7 +223,7 @@ class RunConfig:
     loss: str = "softmax"  # or "sigmoid", for several labels per image; or "masked_patch"
     label_smoothing: float = 0.0
     class_weights: str = ""  # "balanced", or as in "cat=2, dog=0.5"; the others count 1
-    init: str = ""  # a run folder or an npz to start from: fine-tuning
+    init: str = ""  # to start from, whatever `vit_jax.load` takes: fine-tuning
     seed: int = 0
     log_every: str = "50 steps"
     checkpoint_every: str = "10%"  # or by the clock, "10 minutes", "1 hour"
@@ -314,21 +316,25 @@ def run_config(config: Mapping[str, Any]) -> RunConfig:
 
 def changes(old: RunConfig, new: RunConfig) -> list[tuple[str, Any, Any]]:
     """(key, old value, new value) wherever two configs differ, keys as in optimizer.name."""
-    a, b = (_flat(dataclasses.asdict(config)) for config in (old, new))
+    a, b = (flat(dataclasses.asdict(config)) for config in (old, new))
     return [(key, a.get(key), b.get(key)) for key in a | b if a.get(key) != b.get(key)]
 
 
-def _flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
+def flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested keys as in optimizer.name."""
+    found: dict[str, Any] = {}
     for key, value in tree.items():
         nested = isinstance(value, Mapping)
-        flat |= _flat(value, f"{prefix}{key}.") if nested else {f"{prefix}{key}": value}
-    return flat
+        found |= flat(value, f"{prefix}{key}.") if nested else {f"{prefix}{key}": value}
+    return found
 
 
 # What fine-tuning takes over from the network that it starts from, unless its config says else.
 _OF_A_RUN = {"num_classes", "image_size", "representation_size", "patch_outputs", "channels"}
-INHERITED = ("pooling", "positions", "positions_at", "registers", "layer_scale", "qk_norm")
+INHERITED = (
+    "pooling", "positions", "positions_at", "registers", "layer_scale", "qk_norm", "activation",
+    "norm_epsilon",
+)  # fmt: skip
 
 
 def network_config(
@@ -337,28 +343,35 @@ def network_config(
     """The network that a run trains, starting from `init`; `more` is what its objective decides."""
     chosen = {k: v for k, v in dataclasses.asdict(config.model).items() if v is not None}
     name = chosen.pop("name")
-    if not name and init is None:
+    values = {**chosen, **more, "num_classes": num_classes}
+    if name:
+        known = _known_options(schema_of(name), name, chosen)
+        inherited = {k: getattr(init, k) for k in INHERITED if hasattr(init, k) and k in known}
+        return model_config(name, **inherited | values, image_size=config.image_size)
+    if init is None:
         raise UsageError(
             "config.model.name is empty and there is no config.init to take it from: name a "
             "network, as in --config.model.name=B/16, or give weights"
         )
-    schema = schema_of(name) if name else type(init)
-    known = {field.name for field in dataclasses.fields(schema)}
-    for key in chosen.keys() - known:
-        raise UsageError(
-            f"config.model.{key}={chosen[key]!r} is set, by the config file or on the command "
-            f"line, but {name or init.name} has no such option: leave it out"
-        )
-    values = {**chosen, **more, "num_classes": num_classes}
-    if name:
-        inherited = {k: getattr(init, k) for k in INHERITED if hasattr(init, k) and k in known}
-        return model_config(name, **inherited | values, image_size=config.image_size)
+    schema = type(init)
+    known = _known_options(schema, init.name, chosen)
     inherited = {k: getattr(init, k) for k in known - NOT_IN_WEIGHTS - _OF_A_RUN}
     network = schema(**inherited | values, name=init.name, image_size=as_size(config.image_size))
     return dataclasses.replace(network, name=network_name(network))
 
 
-def _build(schema: type, values: Any, path: str) -> Any:
+def _known_options(schema: type[NetworkConfig], name: str, chosen: Mapping[str, Any]) -> set[str]:
+    """All options of a kind of network, of which those `chosen` have to be."""
+    known = {field.name for field in dataclasses.fields(schema)}
+    for key in chosen.keys() - known:
+        raise UsageError(
+            f"config.model.{key}={chosen[key]!r} is set, by the config file or on the command "
+            f"line, but {name} has no such option: leave it out"
+        )
+    return known
+
+
+def _build(schema: Any, values: Any, path: str) -> Any:
     if not isinstance(values, Mapping):
         raise UsageError(f"{path}={values!r}: expected a section with keys, not one value")
     hints = typing.get_type_hints(schema)

@@ -11,6 +11,7 @@ from absl import flags
 from ml_collections import config_flags
 
 from vit_jax.errors import UsageError, closest
+from vit_jax.home import home
 
 USAGE = (
     "vit-jax train --config=configs/demo.py --workdir=runs/mine [--config.batch_size=64 ...] "
@@ -111,12 +112,12 @@ def _check_key(config: ml_collections.ConfigDict, key: str) -> None:
 
 
 def _with_found_file(argument: str) -> str:
-    """Names a file that exists: as given, or beside the package (configs/ of the source tree)."""
+    """Names a file that exists: as given, or that of this name in configs/ of vit_jax itself."""
     match = re.fullmatch(r"--?config=([^:]*)(:.*)?", argument)
     if not match:
         return argument
     given = pathlib.Path(match[1]).expanduser()
-    for path in (given, pathlib.Path(__file__).parents[2] / given):
+    for path in (given, home() / given):
         if path.is_file():
             return f"--config={path}{match[2] or ''}"
     raise UsageError(f"no such config file: {given}; expected --config=configs/FILE.py[:ARGUMENTS]")

@@ -39,6 +39,7 @@ from vit_jax.train.watch import Watch
 from vit_jax.weights.checkpoint import latest_step, what_is_left
 from vit_jax.weights.load import find_weights, load_params
 from vit_jax.weights.manifest import Damaged
+from vit_jax.weights.paths import as_path, check_bucket, exists, in_bucket, modified_at
 from vit_jax.weights.run_folder import RunFolder, read_json, write_json
 
 # How far the host may run ahead of the devices: enough to keep them busy, few enough that
@@ -51,7 +52,7 @@ def train(config: RunConfig, workdir: str | pathlib.Path) -> dict[str, Any]:
 
     Returns what summary.json holds.
     """
-    folder = _open_folder(workdir, config)
+    folder = open_folder(workdir, config)
     with (
         only_job(folder.path),
         StopSignals() as stop,
@@ -196,6 +197,7 @@ def _run_steps(run: _Run, state: TrainState, start: int, frozen: Any) -> dict[st
                 with acts.during(CHECKPOINT):
                     if writer:
                         writer.sync()
+                    bad_images.sync()
                     notes, best = {"goodput": acts.notes()}, watch.best and watch.best.step
                     run.checkpoints.save(step, state, notes, best=best, wait=is_stopped or is_last)
             if is_stopped:
@@ -220,10 +222,10 @@ def _training_values(
     if values.pop("bad_in_a_row"):  # nothing was learned: its other numbers say nothing
         values = {"bad_steps": values["bad_steps"]}
     pace = clock.measure(step)
+    goodput = {"goodput": run.acts.goodput()}
     shown = {key: values[key] for key in ("loss", "accuracy") if key in values}
-    shown["goodput"] = run.acts.goodput()
-    run.progress.update(step, shown, pace.images_per_second, pace.eta)
-    return values | run.yardstick.measure(pace, clock.seconds, before)
+    run.progress.update(step, shown | goodput, pace.images_per_second, pace.eta)
+    return values | run.yardstick.measure(pace, clock.seconds, before) | goodput
 
 
 def _check_steps(run: _Run, in_flight: collections.deque, keep: int) -> None:
@@ -319,9 +321,8 @@ def _first_state(config: RunConfig, program: Program, progress: Progress) -> Tra
     key = jax.random.key(config.seed)
     if not config.init:
         return program.init(key)
-    path = pathlib.Path(config.init).expanduser()
-    adapted = load_params(path, program.network, keep_head=False)
-    progress.note(f"starting from {path}: {adapted.report()}")
+    adapted = load_params(config.init, program.network, keep_head=False)
+    progress.note(f"starting from {config.init}: {adapted.report()}")
     return program.start_from(jax.device_get(adapted.params))
 
 
@@ -372,7 +373,7 @@ _MAY_CHANGE = (
 def _is_finished(folder: RunFolder, config: RunConfig, total: int) -> bool:
     """By the end of its steps or of its patience."""
     is_over = (latest_step(folder.checkpoints) or 0) >= total or _watch(folder, config).is_over
-    return folder.summary.is_file() and is_over
+    return exists(folder.summary) and is_over
 
 
 def _watch(folder: RunFolder, config: RunConfig) -> Watch:
@@ -385,7 +386,7 @@ def _init(folder: RunFolder, config: RunConfig) -> NetworkConfig | None:
         return None
     if latest_step(folder.checkpoints) is not None:
         return folder.network()  # resumed: what it started from may be gone
-    return find_weights(pathlib.Path(config.init).expanduser()).network
+    return find_weights(config.init).network
 
 
 def _check_teacher(folder: RunFolder, teacher: TeacherWeights | None) -> None:
@@ -400,13 +401,13 @@ def _check_teacher(folder: RunFolder, teacher: TeacherWeights | None) -> None:
         )
 
 
-def _open_folder(workdir: str | pathlib.Path, config: RunConfig) -> RunFolder:
+def open_folder(workdir: str | pathlib.Path, config: RunConfig) -> RunFolder:
     """The run's folder: there, writable, and of no other run."""
-    if "://" in str(workdir):
-        raise UsageError(f"--workdir={workdir}: only local folders so far, as in runs/mine")
-    folder = RunFolder(pathlib.Path(workdir).expanduser())
+    folder = RunFolder(as_path(workdir))
+    if in_bucket(folder.path):
+        check_bucket(folder.path)
     if folder.is_run() and latest_step(folder.checkpoints) is not None:  # else nothing is lost
-        stored = _stored_config(folder)
+        stored = stored_config(folder)
         if not stored:
             raise UsageError(
                 f"--workdir={folder.path} holds converted weights and no run: start from them with "
@@ -422,6 +423,8 @@ def _open_folder(workdir: str | pathlib.Path, config: RunConfig) -> RunFolder:
                 f"--workdir={folder.path} holds a run with another config "
                 f"({', '.join(changed)}): choose another folder"
             )
+    if in_bucket(folder.path):
+        return folder  # there are no folders to make, and the lock is the first thing written
     try:
         folder.path.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder.path):
@@ -435,7 +438,8 @@ def _open_folder(workdir: str | pathlib.Path, config: RunConfig) -> RunFolder:
 _NETWORK, _TEACHER, _CLASSES = "network", "teacher_version", "class_names"
 
 
-def _stored_config(folder: RunFolder) -> dict[str, Any]:
+def stored_config(folder: RunFolder) -> dict[str, Any]:
+    """The config of the run in a folder, for `run_config`; nothing where it has weights only."""
     more = (_NETWORK, _TEACHER, _CLASSES)
     return {k: v for k, v in read_json(folder.config).items() if k not in more}
 
@@ -445,14 +449,14 @@ def _has_changed(folder: RunFolder, config: RunConfig) -> bool:
     if not folder.is_run():
         return False
     try:
-        return bool(changes(run_config(_stored_config(folder)), config))
+        return bool(changes(run_config(stored_config(folder)), config))
     except UsageError:  # of another version, and without a checkpoint
         return True
 
 
 def _last_sign(folder: RunFolder) -> float:
     """When the run was last heard of."""
-    return folder.metrics.stat().st_mtime if folder.metrics.is_file() else 0.0
+    return modified_at(folder.metrics) if exists(folder.metrics) else 0.0
 
 
 def _write_description(

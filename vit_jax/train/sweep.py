@@ -14,6 +14,7 @@ from vit_jax.train.cluster import is_lead
 from vit_jax.train.config import RunConfig
 from vit_jax.train.loop import train
 from vit_jax.weights.best import best_of
+from vit_jax.weights.paths import as_path
 from vit_jax.weights.run_folder import write_json
 
 
@@ -24,7 +25,7 @@ def sweep(config: RunConfig, workdir: str | pathlib.Path) -> dict[str, Any]:
     deviation of the final runs.
     """
     _check(config)
-    folder = pathlib.Path(workdir).expanduser()
+    folder = as_path(workdir)
     tried = {rate: _try(config, rate, folder / f"rate_{rate:g}") for rate in config.sweep.rates}
     # Lower rates come first, so that of equals the more careful one is chosen.
     found = [

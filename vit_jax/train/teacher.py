@@ -1,7 +1,6 @@
 """The teacher of a run that distils one: found at the start, read onto the mesh, never changed."""
 
 import dataclasses
-import pathlib
 from typing import Any
 
 from vit_jax.data.source import Source
@@ -27,7 +26,7 @@ def find_teacher(config: RunConfig, source: Source) -> TeacherWeights | None:
     """The run's teacher, or None where it has none."""
     if not config.teacher.path:
         return None
-    place = find_weights(pathlib.Path(config.teacher.path).expanduser())
+    place = find_weights(config.teacher.path)
     network = place.network
     if network.num_classes != source.num_classes or network.channels != 3:
         raise UsageError(
