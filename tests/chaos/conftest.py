@@ -12,5 +12,5 @@ def untouched(tmp_path_factory):
     (place / "batches").mkdir()
     record = {"BATCH_RECORD": str(place / "batches")}
     with Job(place / "run", "--config.checkpoints_kept=1000", environment=record) as job:
-        assert job.wait() == 0, job.log()[-3000:]
+        assert job.wait() == 0, job.story()
     return job.folder

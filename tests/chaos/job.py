@@ -123,7 +123,15 @@ class Job:
 
     def log(self):
         """All that it has said."""
+        if not self.is_running():
+            self._reader.join(10)
         return "".join(self._lines)
+
+    def story(self):
+        """What to read where it ended otherwise than expected: all that was told in one line, then
+        the end of the log. (One that fails takes others along, whose traces are longer.)"""
+        told = [line for line in self.log().splitlines() if line.startswith(("vit-jax:", "launch"))]
+        return "\n".join([*told, "...", self.log()[-3000:]])
 
     def wait_for(self, condition, seconds=120):
         """Until it holds, or the job is over; whether it holds."""

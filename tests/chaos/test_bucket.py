@@ -62,7 +62,7 @@ def test_kill_9_costs_no_more_than_the_steps_since_the_last_checkpoint(untouched
             victims = job.processes()
             kills += job.kill(draw.randrange(2))
             job.wait_for(lambda victims=victims: not set(victims) & set(job.processes()), 30)
-        assert job.wait() == 0, job.log()[-3000:]
+        assert job.wait() == 0, job.story()
     assert kills == KILLS and during_saves
     assert_same_run(job.folder, untouched)
     goodput = read_json(job.folder.summary)["goodput"]["seconds"]
@@ -83,7 +83,7 @@ def test_damage_is_set_aside_and_sigterm_saves(untouched, start, stopped, bucket
         assert job.wait_for(lambda: "resuming at step 204" in job.log())
         assert job.wait_for(lambda: 204 < max(all_steps(folder.checkpoints)) < 230)
         assert job.kill(1, signal.SIGTERM)
-        assert job.wait() == 0, job.log()[-3000:]
+        assert job.wait() == 0, job.story()
     for step in (212, 208):
         assert f"the checkpoint of step {step} cannot be used" in job.log()
         assert (folder.path / SET_ASIDE / str(step)).is_dir()
@@ -91,14 +91,28 @@ def test_damage_is_set_aside_and_sigterm_saves(untouched, start, stopped, bucket
     assert_same_run(folder, untouched)
 
 
+def test_a_bucket_that_takes_nothing_for_a_while_costs_a_restart(
+    untouched, start, stopped, bucket_server
+):
+    folder = stopped(212)
+    with start(pace=0.05) as job:
+        assert job.wait_for(lambda: "resuming at step 212" in job.log()), job.story()
+        bucket_server.refuse = lambda method, bucket, name: 403 if "/params/" in name else None
+        assert job.wait_for(lambda: "restart 1 in" in job.log()), job.story()
+        bucket_server.refuse = lambda method, bucket, name: None
+        assert job.wait() == 0, job.story()
+    assert "a checkpoint could not be written: " in job.log()
+    assert_same_run(folder, untouched)
+
+
 def test_a_second_job_is_refused_and_a_copied_run_goes_on(untouched, start, stopped):
     folder = stopped(200, are_marked=False)
     with start(processes=2, pace=0.3) as first:
-        assert first.wait_for(lambda: last_step(folder) > 203), first.log()[-3000:]
+        assert first.wait_for(lambda: last_step(folder) > 203), first.story()
         with start() as second:
-            assert second.wait() == 2, second.log()[-3000:]
+            assert second.wait() == 2, second.story()
         assert "is in use by process" in second.log()
-        assert first.wait() == 0, first.log()[-3000:]
+        assert first.wait() == 0, first.story()
     assert_same_run(folder, untouched)
 
 
@@ -108,7 +122,7 @@ def test_the_lease_of_a_machine_that_is_gone_runs_out(untouched, start, stopped)
     write_bytes(folder.path / ".lock", json.dumps(holder).encode())
     began = time.monotonic()
     with start() as job:
-        assert job.wait() == 0, job.log()[-3000:]
+        assert job.wait() == 0, job.story()
     assert "is in use by process 1 on gone, or was" in job.log()
     assert time.monotonic() - began > 60
     assert_same_run(folder, untouched)

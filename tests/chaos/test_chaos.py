@@ -42,7 +42,7 @@ def test_kill_9_at_any_moment_costs_no_more_than_the_steps_since_the_last_checkp
             kills += job.kill(draw.randrange(2))
             # Until both are gone: the next round is for the next start.
             job.wait_for(lambda victims=victims: not set(victims) & set(job.processes()), 30)
-        assert job.wait() == 0, job.log()[-3000:]
+        assert job.wait() == 0, job.story()
     assert kills == KILLS and during_saves >= 3
     assert_same_run(job.folder, untouched)
     goodput = read_json(job.folder.summary)["goodput"]["seconds"]
@@ -55,7 +55,7 @@ def test_sigterm_to_one_process_saves_in_all_and_the_job_goes_on(untouched, tmp_
     with Job(folder.path, pace=0.05) as job:
         assert job.wait_for_record(206)
         assert job.kill(1, signal.SIGTERM)
-        assert job.wait() == 0, job.log()[-3000:]
+        assert job.wait() == 0, job.story()
     assert "saved at step" in job.log() and "exit code 42: restart 1" in job.log()
     assert_same_run(folder, untouched)
 
@@ -111,7 +111,7 @@ def test_damaged_checkpoints_are_named_and_set_aside(untouched, tmp_path):
     for step, damage in zip(steps, damages, strict=True):
         damage(folder.checkpoints / str(step))
     with Job(folder.path) as job:
-        assert job.wait() == 0, job.log()[-3000:]
+        assert job.wait() == 0, job.story()
     for step in steps:
         assert f"the checkpoint of step {step} cannot be used" in job.log()
         assert (folder.path / SET_ASIDE / str(step)).is_dir()
@@ -127,11 +127,11 @@ def test_a_full_disk_ends_the_run_with_code_1_and_it_goes_on_when_there_is_room(
         assert job.wait_for_record(206)
         for pid in job.processes():  # from now on no file may grow
             resource.prlimit(pid, resource.RLIMIT_FSIZE, (0, 0))
-        assert job.wait() == 1, job.log()[-3000:]
+        assert job.wait() == 1, job.story()
     step = max(finished_steps(folder.checkpoints))
     assert f"the checkpoint of step {step} is good. Make room" in job.log()
     with Job(folder.path) as job:
-        assert job.wait() == 0, job.log()[-3000:]
+        assert job.wait() == 0, job.story()
     assert f"resuming at step {step}" in job.log()
     assert_same_run(folder, untouched)
 
@@ -144,10 +144,10 @@ def test_two_processes_then_one_then_four_train_the_same_network(untouched, tmp_
         before, mesh = last_step(folder), f"--config.mesh.fsdp={fsdp}"
         with Job(folder.path, mesh, processes=processes, pace=pace, environment=record) as job:
             if pace:
-                assert job.wait_for_record(before + 5), job.log()[-3000:]
-                assert job.stop() == 42, job.log()[-3000:]
+                assert job.wait_for_record(before + 5), job.story()
+                assert job.stop() == 42, job.story()
             else:
-                assert job.wait() == 0, job.log()[-3000:]
+                assert job.wait() == 0, job.story()
     assert [r["step"] for r in folder.metrics_records()] == list(range(1, TOTAL + 1))
     for ours, theirs in zip(records(folder), records(untouched), strict=True):
         assert ours["train/loss"] == pytest.approx(theirs["train/loss"], rel=1e-5)
@@ -171,7 +171,7 @@ def test_a_second_job_in_the_same_folder_refuses(untouched, tmp_path):
     with Job(folder.path, processes=1, pace=0.2) as first:
         assert first.wait_for_record(110)
         with Job(folder.path) as second:
-            assert second.wait() == 2, second.log()[-3000:]
+            assert second.wait() == 2, second.story()
         assert "is in use by process" in second.log()
         assert first.is_running()
     assert RunFolder(folder.path).metrics_records()
@@ -184,6 +184,6 @@ def test_a_process_that_hangs_is_told_by_the_others(untouched, tmp_path):
         assert job.kill(1, signal.SIGSTOP)
         assert job.wait_for(lambda: "process 0 has been in 'step' for" in job.log(), 60)
         assert job.kill(1, signal.SIGCONT)
-        assert job.wait() == 0, job.log()[-3000:]
+        assert job.wait() == 0, job.story()
     assert "usually" in job.log() and "in _run_steps" in job.log()
     assert_same_run(folder, untouched)

@@ -65,6 +65,20 @@ def test_a_job_that_was_killed_on_this_machine_is_not_waited_for(path):
     assert other is None and seconds < module._LEASE_SECONDS
 
 
+def test_nor_is_its_last_sign_of_life_which_arrives_late(path, bucket_server):
+    left_behind(path)
+    bucket, name = split_bucket(path)
+    signs = [bucket_server.get(bucket, name, {}).data]
+
+    def arrive(method, *_):
+        if method == "POST" and signs:
+            bucket_server.put(bucket, name, signs.pop(), {})
+
+    bucket_server.refuse = arrive
+    other, seconds = hold(path)
+    assert other is None and seconds < module._LEASE_SECONDS and not signs
+
+
 @pytest.mark.parametrize("text", [None, b"process 1 on a\n"], ids=["another machine", "a copy"])
 def test_a_job_that_may_live_elsewhere_is_waited_for_and_then_followed(path, text, capfd):
     left_behind(path, machine="another")

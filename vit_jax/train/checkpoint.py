@@ -28,7 +28,7 @@ from vit_jax.weights.checkpoint import (
     what_is_left,
 )
 from vit_jax.weights.manifest import Damaged, read_manifest, verify
-from vit_jax.weights.paths import move_folder, resolved
+from vit_jax.weights.paths import in_bucket, move_folder, resolved
 
 SET_ASIDE = "set_aside"  # beside the checkpoints: steps that could not be restored
 
@@ -125,7 +125,7 @@ class Checkpoints:
         bucket a save that was cut off looks like a step, too: Orbax will delete it.
         """
         reasons: dict[int, Damaged] = {}
-        steps = all_steps(self._folder)[::-1]
+        steps = _agreed_steps(self._folder)[::-1]
         for step in steps:
             try:
                 restored = self.restore(step, abstract)
@@ -208,8 +208,11 @@ class Checkpoints:
             return True
         except Exception as error:  # of many kinds, from the file system and from Orbax
             text = " ".join(str(error).split())
-            if jax.process_count() > 1 and not _is_of_files(error, text):
-                raise  # most likely another process has died
+            if jax.process_count() > 1 and not self._is_of_the_disk(error, text):
+                # Most likely another process has died, or a bucket did not answer: a restart mends
+                # both.
+                self._note(f"a checkpoint could not be written: {text[:200]}")
+                raise
             self._failures += 1
             # Several processes cannot try again together: the others may not know.
             if self._failures >= _ATTEMPTS or jax.process_count() > 1:
@@ -223,14 +226,24 @@ class Checkpoints:
                 self._close()  # what a failed save leaves in it is no state to go on from
             return False
 
+    def _is_of_the_disk(self, error: Exception, text: str) -> bool:
+        # The second is how TensorStore says it.
+        is_of_files = isinstance(error, OSError) or "os_error_code" in text
+        return is_of_files and not in_bucket(self._folder)
+
     def _close(self) -> None:
         manager, self._manager = self._manager, None
         if manager is not None:
             manager.close()
 
 
-def _is_of_files(error: Exception, text: str) -> bool:
-    return isinstance(error, OSError) or "os_error_code" in text  # so TensorStore says it
+def _agreed_steps(folder: pathlib.Path) -> list[int]:
+    """The lead's listing, in all processes: the last requests of a killed job may reach a bucket
+    while they look."""
+    steps = all_steps(folder)
+    count = int(multihost_utils.broadcast_one_to_all(np.int32(len(steps))))
+    shown = np.array(steps if is_lead() else [0] * count, np.int32)
+    return [int(step) for step in multihost_utils.broadcast_one_to_all(shown)] if count else []
 
 
 def _items(state: TrainState) -> dict[str, Any]:

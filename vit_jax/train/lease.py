@@ -90,7 +90,11 @@ class _Lease:
             if latest.generation not in (0, found.generation):
                 return latest.name
             found = latest
-        return None if self._write(found.generation) else self._read().name
+        while not self._write(found.generation):  # another was faster, or a last sign of the dead
+            found = self._read()
+            if not _is_dead(found.holder):
+                return found.name
+        return None
 
     def keep(self) -> None:
         """Writes it again and again; ends the process when another has taken it."""

@@ -93,10 +93,14 @@ class RecordObject:
 
     def sync(self) -> None:
         """Until what was written outlives the machine."""
-        try:
-            self._background.submit(self._write).result()
-        except Exception as error:  # of many kinds, from the network and from Google's libraries
-            raise OSError(one_line(error)) from error
+        for pause in (*_PAUSES, None):
+            try:
+                self._background.submit(self._write).result()
+                return
+            except Exception as error:  # of many kinds, from the network and Google's libraries
+                if pause is None:
+                    raise OSError(one_line(error)) from error
+                time.sleep(pause)
 
     def close(self) -> None:
         with contextlib.suppress(OSError):  # a run that ends well has synced
