@@ -57,7 +57,7 @@ def test_fsdp_gathers_parameters_and_not_the_batch():
     }
     batch = jax.device_put(batch, sharding)
     with on_mesh_of(sharding):
-        program = _answers.lower(graphdef, params, batch).compile().as_text()
+        program = _answers.jitted().lower(graphdef, params, batch).compile().as_text()
     moved = re.findall(r"= (.*) all-(?:reduce|gather)(?:-start)?\(", program)
     assert moved and not [shapes for shapes in moved if "[64," in shapes]
 

@@ -145,10 +145,6 @@ def test_what_the_kernel_does_not_know_is_computed_as_ever(options, monkeypatch)
     assert_same(layer(**options)[0], random_normal(1, 2, 5, 32))
 
 
-def test_auto_means_plain_where_there_is_no_tpu():
-    assert not attention.is_fused("auto") and attention.is_fused("fused")
-
-
 # ---- by the TPU compiler
 
 

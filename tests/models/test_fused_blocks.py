@@ -1,4 +1,4 @@
-"""Blocks by TPU kernels, forward and backward written out, against the plain ones of flax."""
+"""Blocks written out in both directions, by TPU kernels and as on CPUs, against plain ones."""
 
 import dataclasses
 import functools
@@ -14,14 +14,21 @@ from jax.sharding import AxisType
 from tests.models.scrambled import random_normal, scrambled
 from vit_jax.models import fused_blocks
 from vit_jax.models.activations import BATCH_SPEC
+from vit_jax.models.attention import chosen
 from vit_jax.models.encoder import Encoder
 from vit_jax.models.variants import model_config
 
 SMALL = {"width": 32, "heads": 4, "depth": 3, "mlp_dim": 40, "image_size": (8, 12)}  # 7 tokens
 
 
-def losses_and_gradients(config, mesh_shape=(1, 1, 1), key=None, **options):
-    """Of an encoder by kernels and of a plain one, on a mesh: of the tokens, and of parameters."""
+@pytest.fixture(params=["fused", "flat"])
+def kind(request):
+    """How the blocks are written out."""
+    return request.param
+
+
+def losses_and_gradients(config, mesh_shape=(1, 1, 1), key=None, kind="fused", **options):
+    """Of blocks that are written out and of plain ones, on a mesh: of tokens, and of parameters."""
     encoder, _ = scrambled(lambda: Encoder(config, rngs=nnx.Rngs(0)))
     _, params = nnx.split(encoder)
     x = random_normal(1, 4, config.tokens, config.width)
@@ -38,7 +45,7 @@ def losses_and_gradients(config, mesh_shape=(1, 1, 1), key=None, **options):
         with jax.set_mesh(mesh):
             return jax.jit(loss)(params, x)
 
-    return run("fused", **options), run("plain")
+    return run(kind, **options), run("plain")
 
 
 def assert_same(found, expected, tolerance=1e-4):
@@ -58,9 +65,9 @@ def assert_same(found, expected, tolerance=1e-4):
     ],
     ids=str,
 )
-def test_blocks_by_kernels_equal_plain_ones(interpreted, options):
+def test_blocks_that_are_written_out_equal_plain_ones(interpreted, kind, options):
     config = model_config("B/4", **SMALL)
-    assert_same(*losses_and_gradients(config, **options))
+    assert_same(*losses_and_gradients(config, kind=kind, **options))
 
 
 @pytest.mark.parametrize(
@@ -76,20 +83,30 @@ def test_blocks_by_kernels_equal_plain_ones(interpreted, options):
     ],
     ids=str,
 )
-def test_whatever_a_block_may_have(interpreted, options):
-    assert_same(*losses_and_gradients(model_config("B/4", **SMALL, **options)))
+def test_whatever_a_block_may_have(interpreted, kind, options):
+    assert_same(*losses_and_gradients(model_config("B/4", **SMALL, **options), kind=kind))
 
 
 @pytest.mark.parametrize("shape", [(2, 2, 1), (2, 2, 2), (1, 1, 2)], ids=str)
-def test_on_a_mesh(interpreted, shape):
-    assert_same(*losses_and_gradients(model_config("B/4", **SMALL), shape))
+def test_on_a_mesh(interpreted, kind, shape):
+    assert_same(*losses_and_gradients(model_config("B/4", **SMALL), shape, kind=kind))
 
 
-def test_stochastic_depth_is_that_of_plain_blocks(interpreted):
+def test_stochastic_depth_is_that_of_plain_blocks(interpreted, kind):
     config = model_config("B/4", **SMALL, stochastic_depth=0.6)
-    found, expected = losses_and_gradients(config, key=jax.random.key(3))
+    found, expected = losses_and_gradients(config, key=jax.random.key(3), kind=kind)
     assert_same(found, expected)
-    without, _ = losses_and_gradients(config)
+    without, _ = losses_and_gradients(config, kind=kind)
+    assert abs(float(found[0] - without[0])) > 0.1
+
+
+@pytest.mark.parametrize("remat", ["none", "qkv", "full"])
+def test_on_cpus_dropout_is_that_of_plain_blocks(remat):
+    config = model_config("B/4", **SMALL, dropout=0.3)
+    key = jax.random.key(3)
+    found, expected = losses_and_gradients(config, key=key, kind="flat", remat=remat)
+    assert_same(found, expected)
+    without, _ = losses_and_gradients(config, kind="flat")
     assert abs(float(found[0] - without[0])) > 0.1
 
 
@@ -124,10 +141,11 @@ def test_dropout_zeroes_its_share_and_keeps_the_mean(interpreted):
     assert float(kept.mean()) == pytest.approx(1, abs=0.01)
 
 
-def test_in_bfloat16_gradients_are_as_good_as_those_of_plain_blocks(interpreted):
+def test_in_bfloat16_gradients_are_as_good_as_those_of_plain_blocks(interpreted, kind):
     config = model_config("B/4", **SMALL)
-    truth = losses_and_gradients(config)[1]
-    found, plain = losses_and_gradients(dataclasses.replace(config, dtype="bfloat16"))
+    truth = losses_and_gradients(config, kind=kind)[1]
+    low = dataclasses.replace(config, dtype="bfloat16")
+    found, plain = losses_and_gradients(low, kind=kind)
 
     def error(one):
         pairs = zip(jax.tree.leaves(one[1]), jax.tree.leaves(truth[1]), strict=True)
@@ -141,3 +159,25 @@ def test_without_a_gradient_nothing_is_kept(interpreted):
     encoder = Encoder(config, rngs=nnx.Rngs(0))
     text = str(jax.make_jaxpr(lambda x: encoder(x))(random_normal(1, 4, 7, 32)))
     assert set(re.findall(r"empty\[[^]]*shape=\((\d+)", text)) == {"1"}  # slots
+
+
+def test_on_cpus_a_block_keeps_what_it_says():
+    def kept(remat):
+        """Numbers for each token and layer."""
+        config = model_config("B/4", **SMALL, attention="flat", remat=remat)
+        definition, params = nnx.split(Encoder(config, rngs=nnx.Rngs(0)))
+        x = random_normal(1, 4, config.tokens, config.width)
+        backward = jax.eval_shape(
+            lambda params: jax.vjp(lambda p: nnx.merge(definition, p)(x), params)[1], params
+        )
+        return sum(leaf.size for leaf in jax.tree.leaves(backward)) / x[..., 0].size / config.depth
+
+    assert kept("none") - kept("qkv") == pytest.approx(3 * 32)
+    # Besides, sums of 4 heads, x between attention and MLP, and 40 hidden units.
+    assert kept("qkv") - kept("full") == pytest.approx(4 + 32 + 40)
+
+
+def test_an_image_that_devices_share_is_computed_by_plain_blocks():
+    with jax.set_mesh(jax.make_mesh((1, 1, 2), ("replica", "fsdp", "tensor"))):
+        assert chosen("flat") == "plain" and chosen("auto") == "plain"
+    assert chosen("flat") == "flat" and chosen("auto") == "flat"

@@ -17,6 +17,7 @@ from vit_jax.errors import UsageError
 from vit_jax.evaluate.features import Report, unreported
 from vit_jax.evaluate.placement import default_sharding, on_mesh_of
 from vit_jax.evaluate.scores import Scores, judged
+from vit_jax.models.compiled import compiled
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,13 +88,13 @@ def check_classes(source: Source, num_classes: int, class_names: Sequence[str] =
         )
 
 
-@functools.partial(jax.jit, static_argnums=0)
+@functools.partial(compiled, static_argnums=0)
 def model_logits(graphdef: nnx.GraphDef, params: Any, images: jax.Array) -> jax.Array:
     """Of uint8 images."""
     return nnx.merge(graphdef, params)(normalize(images))
 
 
-@functools.partial(jax.jit, static_argnums=0)
+@functools.partial(compiled, static_argnums=0)
 def _answers(
     graphdef: nnx.GraphDef, params: Any, batch: dict[str, jax.Array]
 ) -> tuple[dict[str, jax.Array], jax.Array, jax.Array]:

@@ -26,6 +26,7 @@ from vit_jax.evaluate.feature_cache import (
     entry_key,
 )
 from vit_jax.evaluate.placement import default_sharding, on_mesh_of
+from vit_jax.models.compiled import compiled
 
 _AT_A_TIME = 256  # images that a thread looks up
 
@@ -165,6 +166,6 @@ def _look_up(known: Known, source: Source) -> tuple[np.ndarray, np.ndarray]:
     return np.array(places), np.stack(labels)
 
 
-@functools.partial(jax.jit, static_argnums=0)
+@functools.partial(compiled, static_argnums=0)
 def _features(graphdef: nnx.GraphDef, params: Any, images: jax.Array) -> jax.Array:
     return nnx.merge(graphdef, params).features(normalize(images))

@@ -70,11 +70,14 @@ def _lines_at_once(lines: list[int], tokens: int) -> int:
     return max(n for n in range(1, count + 1) if count % n == 0 and n * tokens <= max(256, tokens))
 
 
-def is_fused(attention: str) -> bool:
-    """Whether "auto" means the kernel here: on TPUs, where it is known how arrays are split."""
+def chosen(attention: str) -> str:
+    """What "auto" means here: kernels on TPUs, where it is known how arrays are split; on CPUs
+    "flat", where an image is not shared by devices."""
     if attention == "auto":
-        return jax.default_backend() == "tpu" and (on_mesh() or jax.device_count() == 1)
-    return attention == "fused"
+        is_known = on_mesh() or jax.device_count() == 1
+        kinds = {"tpu": "fused" if is_known else "plain", "cpu": "flat"}
+        attention = kinds.get(jax.default_backend(), "plain")
+    return "plain" if attention == "flat" and devices_per_image() > 1 else attention
 
 
 def by_offset(table: jax.Array) -> jax.Array:
@@ -124,7 +127,7 @@ class SelfAttention(nnx.Module):
         *,
         relative: bool = False,  # offsets between tokens have embeddings
         qk_norm: bool = False,
-        attention: str = "plain",  # or "fused", "auto": how plain attention is computed
+        attention: str = "plain",  # or "fused", "flat", "auto": how plain attention is computed
         dtype: jnp.dtype,
         rngs: nnx.Rngs,
     ) -> None:
@@ -150,7 +153,7 @@ class SelfAttention(nnx.Module):
 
     def __call__(self, x: jax.Array, *, with_weights: bool = False) -> Any:
         """`with_weights`: as in `attend`, and never by the kernel."""
-        if self.is_fused and not with_weights:
+        if self.kind == "fused" and not with_weights:
             qkv = x @ by_share(self.qkv.kernel[...]).astype(x.dtype)
             return self._mixed(qkv) + self.out.bias[...].astype(x.dtype)
         query, key, value = jnp.unstack(self.qkv(x), axis=-3)
@@ -164,9 +167,9 @@ class SelfAttention(nnx.Module):
         return self.out(mixed), weights
 
     @property
-    def is_fused(self) -> bool:
-        """Is it computed by the kernel, here?"""
-        return is_fused(self.attention) and not (self.relative or self.qk_norm)
+    def kind(self) -> str:
+        """How it is computed here. ("flat" concerns whole blocks; by itself it is plain.)"""
+        return "plain" if self.relative or self.qk_norm else chosen(self.attention)
 
     def _mixed(self, qkv: jax.Array) -> jax.Array:
         """What follows the projection, its bias included, by the kernel; `out` without its bias."""

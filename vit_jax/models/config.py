@@ -11,7 +11,7 @@ POSITIONS = ("none", "1d", "2d", "relative", "sincos2d")
 POSITION_PLACES = ("stem", "every_layer", "shared")
 DTYPES = ("float32", "bfloat16")
 REMAT_POLICIES = ("none", "qkv", "dots", "full")
-ATTENTIONS = ("auto", "plain", "fused")
+ATTENTIONS = ("auto", "plain", "fused", "flat")
 ACTIVATIONS = ("gelu_tanh", "gelu")
 RESNET_KINDS = ("bit", "axial")
 
@@ -67,7 +67,9 @@ class ViTConfig(NetworkConfig):
     qk_norm: bool = False  # normalise queries and keys (ViT-22B)
     activation: str = "gelu_tanh"  # as in the published weights; "gelu": exact, as others have it
     norm_epsilon: float = 1e-6  # likewise; of LayerNorms
-    attention: str = "auto"  # "fused": blocks by TPU kernels; "plain": not; "auto": on TPUs
+    # How blocks are computed: "plain": as JAX differentiates them; "fused": by TPU kernels; "flat":
+    # with a backward pass that suits CPUs. "auto": as it suits the devices.
+    attention: str = "auto"
     scan: bool = True  # over blocks: compiled as one, whatever the depth; else slower to compile
     dropout: float = 0.0
     stochastic_depth: float = 0.0  # of the last block; rises linearly from 0 at the first

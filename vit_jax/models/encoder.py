@@ -109,7 +109,7 @@ class Block(nnx.Module):
         return (x, weights) if with_weights else x
 
     def fused_weights(self) -> Weights:
-        """As kernels and matmuls on TPUs take them; of stacked blocks, all of them.
+        """As blocks that are written out take them; of stacked blocks, all of them.
 
         What scales a branch is part of its last matrix there.
         """
@@ -191,8 +191,8 @@ class Encoder(nnx.Module):
         config, rows = self.config, self._rows()
         per_layer, constant = self._layer_inputs(key, rows)
         tokens = self._laid_out(x, rows)
-        if self._is_fused:
-            tokens = self._by_kernels(tokens, *per_layer, *constant)[:, : x.shape[1]]
+        if self._kind != "plain":
+            tokens = self._written_out(tokens, *per_layer, *constant)[:, : x.shape[1]]
         else:
             tokens = scan(
                 self.blocks, config.remat, tokens, per_layer, constant, unroll=not config.scan
@@ -224,7 +224,7 @@ class Encoder(nnx.Module):
             per_layer = (*per_layer, laid_out(tables(params)))
         return per_layer, constant
 
-    def _by_kernels(
+    def _written_out(
         self,
         x: jax.Array,
         keys: jax.Array | None,
@@ -237,6 +237,7 @@ class Encoder(nnx.Module):
             positions = jnp.broadcast_to(by_layer, (config.depth, rows, width))
         heads = config.heads // devices_per_image()
         spec = Spec(
+            kind=self._kind,
             images=images,
             sizes=Sizes(config.tokens, rows, heads, width // config.heads, config.tokens),
             heads=config.heads,
@@ -250,15 +251,16 @@ class Encoder(nnx.Module):
         return fused_blocks(spec, weights, flat(x), extras).reshape(x.shape)
 
     @property
-    def _is_fused(self) -> bool:
-        """Whether TPU kernels compute all blocks here; axial ones only their attention."""
-        return not self.config.axial and self.blocks.attention.is_fused
+    def _kind(self) -> str:
+        """How blocks are computed here: one by one, or written out in both directions, by TPU
+        kernels ("fused") or not ("flat"). Of axial ones only attention is, by kernels."""
+        return "plain" if self.config.axial else self.blocks.attention.kind
 
     def _rows(self) -> int:
         """Tokens, on a TPU filled up to whole registers: it computes with these anyway, and with
         197 rows in odd ways."""
         tokens = self.config.tokens
-        return -(-tokens // SUBLANES) * SUBLANES if self._is_fused else tokens
+        return -(-tokens // SUBLANES) * SUBLANES if self._kind == "fused" else tokens
 
     def _laid_out(self, x: jax.Array, rows: int) -> jax.Array:
         """[batch, token, width] as the blocks take it: a grid where they are axial.

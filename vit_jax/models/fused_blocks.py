@@ -1,4 +1,5 @@
-"""The blocks of an encoder on TPUs, by kernels and matmuls, forward and backward written out.
+"""The blocks of an encoder, forward and backward written out: matmuls, and parts that are kernels
+on TPUs and XLA's on CPUs.
 
 What the backward pass needs is written once, into stacks of all layers, and is read there by
 whoever needs it. A scan that JAX differentiates writes it twice: for the next operation, and for
@@ -15,6 +16,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
+from vit_jax.models import flat_parts, fused_attention, fused_norm
 from vit_jax.models.activations import (
     BATCH_AXES,
     BATCH_SPEC,
@@ -24,10 +26,34 @@ from vit_jax.models.activations import (
     devices_per_image,
     over_batch,
 )
-from vit_jax.models.fused_attention import Sizes, attended, attended_backward
-from vit_jax.models.fused_norm import normed, normed_backward
+from vit_jax.models.fused_attention import Sizes
 from vit_jax.models.kept import Kept, empty_stack
-from vit_jax.models.stochastic import drop_path
+from vit_jax.models.stochastic import drop_path, dropout
+
+
+class _Parts(NamedTuple):
+    """What blocks are made of besides matmuls."""
+
+    normed: Callable[..., Any]
+    normed_backward: Callable[..., Any]
+    attended: Callable[..., Any]
+    attended_backward: Callable[..., Any]
+
+
+_PARTS = {
+    "fused": _Parts(
+        fused_norm.normed,
+        fused_norm.normed_backward,
+        fused_attention.attended,
+        fused_attention.attended_backward,
+    ),
+    "flat": _Parts(
+        flat_parts.normed,
+        flat_parts.normed_backward,
+        flat_parts.attended,
+        flat_parts.attended_backward,
+    ),
+}
 
 
 class Weights(NamedTuple):
@@ -68,6 +94,7 @@ class Tape(NamedTuple):
 class Spec:
     """What is the same for all blocks, and no array."""
 
+    kind: str  # "fused": by kernels; "flat": without
     images: int
     sizes: Sizes  # of attention, on one device
     heads: int  # of all devices that share an image
@@ -111,6 +138,16 @@ def _through_all(
         value, tape = _block(spec, weights, extras, x, tape, index)
         return (Kept(inputs, x.slot + is_kept).written(over_batch(value)).stack, tape), None
 
+    if spec.scan and spec.kind == "flat":
+
+        def by_value(x: jax.Array, layer: tuple[Weights, Extras]) -> tuple[jax.Array, Any]:
+            tape = _empty_tape(spec, layer[0], x, 1)
+            value, tape = _block(spec, *layer, Kept.alone(x), tape, jnp.int32(0))
+            return over_batch(value), (x, _worth_keeping(spec, tape)) if is_kept else (None, None)
+
+        layers = (weights, _moved_up(extras))
+        x, (inputs, tape) = jax.lax.scan(by_value, _placed(x, extras), layers)
+        return x, inputs, tape
     if spec.scan:
         inputs = Kept(empty_stack(depth + 1 if is_kept else 1, x.shape, x.dtype), jnp.int32(0))
         carry = (
@@ -155,15 +192,17 @@ def _block(
     spec: Spec, weights: Weights, extras: Extras, x: Kept, tape: Tape, layer: jax.Array
 ) -> tuple[jax.Array, Tape]:
     """x + attention(norm(x)), then x + mlp(norm(x)); the tape with its slots written."""
-    kept, noise = _slots(tape, layer), _noise(spec, extras)
-    norm = functools.partial(normed, images=spec.images, epsilon=spec.epsilon)
+    kept, noise, parts = _slots(tape, layer), _noise(spec, extras), _PARTS[spec.kind]
+    norm = functools.partial(parts.normed, images=spec.images, epsilon=spec.epsilon)
     normal = norm(x, weights.attention_scale, weights.attention_shift)
     qkv = kept.qkv.written(normal @ weights.qkv.T + weights.qkv_bias)
-    mixed, sums = attended(qkv, spec.sizes)
+    mixed, sums = parts.attended(qkv, spec.sizes)
     branch = noise.attention(mixed @ weights.out + weights.out_bias)
     middle = kept.middle.written(x.read() + branch)
     normal = norm(middle, weights.mlp_scale, weights.mlp_shift)
-    hidden = _apart(kept.hidden.written(normal @ weights.up + weights.up_bias))
+    hidden = kept.hidden.written(normal @ weights.up + weights.up_bias)
+    if spec.kind == "fused":
+        hidden = _apart(hidden)
     active = noise.hidden(gelu(hidden.read(), spec.activation))
     result = middle.read() + noise.mlp(active @ weights.down + weights.down_bias)
     if extras.positions is not None:
@@ -176,6 +215,17 @@ def _apart(hidden: Kept) -> Kept:
     """GELU belongs to the matmul behind it, where it costs little; the compiler would compute it in
     the one before, and write both."""
     return hidden._replace(stack=jax.lax.optimization_barrier(hidden.stack))
+
+
+def _worth_keeping(spec: Spec, tape: Tape) -> Tape:
+    """What the backward pass does not compute again."""
+    again = {"full": Tape._fields, "qkv": ("qkv",)}.get(spec.remat, ())
+    return tape._replace(**dict.fromkeys(again))
+
+
+def _filled(tape: Tape, empty: Tape) -> Tape:
+    """What was not kept is to be written once more."""
+    return Tape(*(new if kept is None else kept for kept, new in zip(tape, empty, strict=True)))
 
 
 def _slots(tape: Tape, layer: jax.Array) -> Tape:
@@ -198,7 +248,19 @@ def _backward(
         found = jax.tree.map(lambda stack, x: Kept(stack, index).written(x).stack, found, new)
         return (gradient, found), None
 
-    if spec.scan:
+    if spec.scan and spec.kind == "flat":
+
+        def by_value(
+            gradient: jax.Array, layer: tuple[Weights, Extras, jax.Array, Tape]
+        ) -> tuple[jax.Array, Any]:
+            weights, extras, x, tape = layer
+            tape = _filled(tape, _empty_tape(spec, weights, x, 1))
+            zero = jnp.int32(0)
+            return _block_backward(spec, weights, extras, Kept.alone(x), tape, zero, gradient)
+
+        layers = (weights, extras, inputs, tape)
+        gradient, found = jax.lax.scan(by_value, gradient, layers, reverse=True)
+    elif spec.scan:
         # Of stacks, because results of a scan are filled with zeros first.
         found = jax.tree.map(lambda x: jax.lax.empty(x.shape, x.dtype), (weights, extras.positions))
         layers = (jnp.arange(depth), weights, extras)
@@ -232,14 +294,15 @@ def _block_backward(
     if spec.remat == "full":
         plain = extras._replace(positions=None)
         _, tape = _block(spec, weights, plain, x, tape, layer)
-    noise, (qkv, sums, middle, hidden) = _noise(spec, extras), _slots(tape, layer)
-    norm = functools.partial(normed_backward, images=spec.images, epsilon=spec.epsilon)
+    noise, parts = _noise(spec, extras), _PARTS[spec.kind]
+    qkv, sums, middle, hidden = _slots(tape, layer)
+    norm = functools.partial(parts.normed_backward, images=spec.images, epsilon=spec.epsilon)
 
     outer = noise.mlp(gradient)
     active, to_hidden = jax.vjp(lambda h: noise.hidden(gelu(h, spec.activation)), hidden.read())
     (of_hidden,) = to_hidden(outer @ weights.down.T)
     of_down = active.T @ outer
-    inner = of_hidden @ _transposed(weights.up)
+    inner = of_hidden @ (_transposed(weights.up) if spec.kind == "fused" else weights.up.T)
     of_middle, mlp_sums, normal = norm(
         middle, gradient, inner, weights.mlp_scale, weights.mlp_shift
     )
@@ -249,13 +312,13 @@ def _block_backward(
 
     is_recomputed = spec.remat == "qkv"
     if is_recomputed:
-        normal = normed(
+        normal = parts.normed(
             x, weights.attention_scale, weights.attention_shift, spec.images, spec.epsilon
         )
         qkv = qkv.written(normal @ weights.qkv.T + weights.qkv_bias)
     attention_outer = noise.attention(of_middle)
     inner = attention_outer @ weights.out.T
-    of_qkv, of_qkv_bias, mixed = attended_backward(qkv, sums.read(), inner, spec.sizes)
+    of_qkv, of_qkv_bias, mixed = parts.attended_backward(qkv, sums.read(), inner, spec.sizes)
     of_out = mixed.T @ attention_outer
     inner = of_qkv @ weights.qkv
     of_x, attention_sums, *again = norm(
@@ -267,7 +330,7 @@ def _block_backward(
         with_normal=not is_recomputed,
     )
     [normal] = again or [normal]
-    has_noise = extras.keys is not None  # else a kernel has summed it up
+    has_noise = extras.keys is not None  # else it has been summed up with the norm's
     found = Weights(
         attention_scale=attention_sums[1],
         attention_shift=attention_sums[2],
@@ -302,9 +365,14 @@ def _noise(spec: Spec, extras: Extras) -> _Noise:
         return _Noise(*[lambda x: x] * 3)
     keys = list(jax.random.split(extras.keys, 5))
 
+    def drop(x: jax.Array, key: jax.Array, where: PartitionSpec) -> jax.Array:
+        if spec.kind == "flat":
+            return dropout(x, spec.dropout, key)
+        return _dropout(x, spec.dropout, key, where)
+
     def branch(first: jax.Array, second: jax.Array) -> Callable[[jax.Array], jax.Array]:
         def run(x: jax.Array) -> jax.Array:
-            kept = _dropout(x, spec.dropout, first, BATCH_SPEC)
+            kept = drop(x, first, BATCH_SPEC)
             by_image = kept.reshape(spec.images, -1, x.shape[-1])
             return drop_path(by_image, extras.drop_rates, second).reshape(x.shape)
 
@@ -312,7 +380,7 @@ def _noise(spec: Spec, extras: Extras) -> _Noise:
 
     return _Noise(
         branch(keys[0], keys[1]),
-        lambda x: _dropout(x, spec.dropout, keys[2], PartitionSpec(BATCH_AXES, "tensor")),
+        lambda x: drop(x, keys[2], PartitionSpec(BATCH_AXES, "tensor")),
         branch(keys[3], keys[4]),
     )
 

@@ -155,8 +155,7 @@ def _call(
 
 
 def _forward_step(epsilon: float, index: Any, x: Any, scale: Any, shift: Any, result: Any) -> None:
-    normal, _ = _normal(x[...], epsilon)
-    result[...] = (normal * scale[...] + shift[...]).astype(result.dtype)
+    result[...] = (normal(x[...], epsilon)[0] * scale[...] + shift[...]).astype(result.dtype)
 
 
 def _backward_step(
@@ -171,22 +170,37 @@ def _backward_step(
     sums: Any,
     *result: Any,
 ) -> None:
-    normal, factor = _normal(x[...], epsilon)
+    gradient, summed, normed = gradient_of_normal(
+        x[...], beside[...], outer[...], scale[...], shift[...], epsilon
+    )
     for whole in result:
-        whole[...] = (normal * scale[...] + shift[...]).astype(whole.dtype)
-    outer = outer[...].astype(jnp.float32)
-    product = outer * normal
-    beside = beside[...].astype(jnp.float32)
-    summed = (y.sum(axis=0, keepdims=True) for y in (beside, product, outer))
-    sums[...] = jnp.concatenate(list(summed))
-    inner = outer * scale[...]
-    product = product * scale[...]
-    inner -= inner.mean(axis=1, keepdims=True) + normal * product.mean(axis=1, keepdims=True)
-    of_x[...] = (beside + factor * inner).astype(of_x.dtype)
+        whole[...] = normed.astype(whole.dtype)
+    sums[...] = jnp.concatenate([y[None] for y in summed])
+    of_x[...] = gradient.astype(of_x.dtype)
 
 
-def _normal(x: jax.Array, epsilon: float) -> tuple[jax.Array, jax.Array]:
-    """x with mean 0 and variance 1, and what it was divided by, inverted."""
+def gradient_of_normal(
+    x: jax.Array,
+    beside: jax.Array,
+    outer: jax.Array,
+    scale: jax.Array,
+    shift: jax.Array,
+    epsilon: float,
+) -> tuple[jax.Array, list[jax.Array], jax.Array]:
+    """What `normed_backward` returns, of some tokens and in float32."""
+    normed, factor = normal(x, epsilon)
+    outer = outer.astype(jnp.float32)
+    product = outer * normed
+    beside = beside.astype(jnp.float32)
+    summed = [y.sum(axis=0) for y in (beside, product, outer)]
+    inner = outer * scale
+    product = product * scale
+    inner -= inner.mean(axis=1, keepdims=True) + normed * product.mean(axis=1, keepdims=True)
+    return beside + factor * inner, summed, normed * scale + shift
+
+
+def normal(x: jax.Array, epsilon: float) -> tuple[jax.Array, jax.Array]:
+    """x with mean 0 and variance 1, in float32, and what it was divided by, inverted."""
     x = x.astype(jnp.float32)
     x -= x.mean(axis=1, keepdims=True)
     factor = jax.lax.rsqrt((x * x).mean(axis=1, keepdims=True) + epsilon)

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from vit_jax.models.attention import attend, output, projection
+from vit_jax.models.compiled import compiled
 from vit_jax.models.config import NetworkConfig, ViTConfig
 from vit_jax.models.encoder import Mlp
 
@@ -121,7 +122,7 @@ class Classifier(nnx.Module):
 
 # Jitted at module level so that a model called eagerly, as in a notebook, is compiled once for all
 # models of its shape, and not operation by operation; inside a train step it is inlined.
-@functools.partial(jax.jit, static_argnums=(0, 2), inline=True)
+@functools.partial(compiled, static_argnums=(0, 2), inline=True)
 def _compiled(
     graphdef: nnx.GraphDef[Classifier],
     params: nnx.State,

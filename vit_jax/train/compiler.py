@@ -1,7 +1,8 @@
-"""What the TPU compiler is told besides the program, by the kind of chip, and why."""
+"""What the compiler is told besides the program, by the kind of chip, and why."""
 
 from jax.sharding import AbstractMesh, Mesh
 
+from vit_jax.models.compiled import compiler_options as backend_options
 from vit_jax.train.chips import TPU7X, V4, V5E, V5P, V6E, Chip, chip_of
 
 # Gradients of data-parallel training are summed beside the matmuls that do not need the sums. The
@@ -37,4 +38,5 @@ def options_for(mesh: Mesh | AbstractMesh) -> dict[str, str]:
     """For a step on these devices."""
     if isinstance(mesh, AbstractMesh):
         return {}
-    return compiler_options(chip_of(mesh.devices.flat[0]))
+    device = mesh.devices.flat[0]
+    return backend_options("cpu") if device.platform == "cpu" else compiler_options(chip_of(device))

@@ -30,7 +30,13 @@ from vit_jax.train.masked_patch import masked_patch, patch_outputs
 from vit_jax.train.objectives import Metrics, Objective, Teacher, classification
 from vit_jax.train.optimizer import check_patterns, make_optimizer, make_schedule
 from vit_jax.train.sharding import batch_sharding, optimizer_shardings, param_shardings
-from vit_jax.train.step import Batch, TrainState, first_state, make_train_step
+from vit_jax.train.step import (
+    Batch,
+    TrainState,
+    first_state,
+    make_train_step,
+    norm_by_products,
+)
 from vit_jax.weights.lora import GROUP as LORA
 
 
@@ -105,6 +111,7 @@ def make_program(
         schedule,
         config,
         source.num_classes,
+        norm_by_products if _is_cpu(mesh) else optax.tree.norm,
     )
     frozen = abstract_params(teacher) if teacher else {}
     try:
@@ -143,10 +150,14 @@ def decided(network: NetworkConfig, mesh: Mesh | AbstractMesh) -> NetworkConfig:
     """
     if not isinstance(network, ViTConfig):
         return network
-    if _is_cpu(mesh) and network.remat == "none" and network.stem_stages is None:
-        # To write the outputs of GELU, norms and softmax to memory and read them again costs a CPU
-        # as much as to compute them twice, and without them a step needs 40 % less memory.
-        network = dataclasses.replace(network, remat="dots")
+    if _is_cpu(mesh):
+        if network.attention == "auto":
+            network = dataclasses.replace(network, attention="flat")
+        if network.remat == "none" and network.stem_stages is None:
+            # To write the outputs of GELU, norms and softmax to memory and read them again costs a
+            # CPU as much as to compute them twice, and without them a step needs 40 % less memory.
+            # (Flat blocks always do so.)
+            network = dataclasses.replace(network, remat="dots")
     if network.attention != "auto":
         return network
     sizes = Sizes(
