@@ -20,8 +20,21 @@ See = Callable[[Any, Any], tuple[Any, Any]]
 
 
 def stack(make: Callable[[nnx.Rngs], M], count: int, rngs: nnx.Rngs) -> M:
-    """`count` blocks, each with its own random numbers."""
-    return nnx.vmap(make)(rngs.split(count))
+    """`count` blocks, each with its own random numbers.
+
+    They are made one after the other: to draw the numbers of all at once takes twice the memory
+    that they need.
+    """
+    definition, each = nnx.split(rngs.split(count))
+    blocks: list[nnx.GraphDef[M]] = []
+
+    def params(own: nnx.State) -> nnx.State:
+        block, state = nnx.split(make(nnx.merge(definition, own)))
+        blocks.append(block)
+        return state
+
+    state = jax.lax.map(params, each)
+    return nnx.merge(blocks[0], state)
 
 
 def scan(
