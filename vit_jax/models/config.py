@@ -67,9 +67,7 @@ class ViTConfig(NetworkConfig):
     qk_norm: bool = False  # normalise queries and keys (ViT-22B)
     activation: str = "gelu_tanh"  # as in the published weights; "gelu": exact, as others have it
     norm_epsilon: float = 1e-6  # likewise; of LayerNorms
-    # How blocks are computed: "plain": as JAX differentiates them; "fused": by TPU kernels; "flat":
-    # with a backward pass that suits CPUs. "auto": as it suits the devices.
-    attention: str = "auto"
+    attention: str = "auto"  # blocks "fused" by TPU kernels, "flat" for CPUs, "plain"; "auto": best
     scan: bool = True  # over blocks: compiled as one, whatever the depth; else slower to compile
     dropout: float = 0.0
     stochastic_depth: float = 0.0  # of the last block; rises linearly from 0 at the first
