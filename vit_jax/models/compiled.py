@@ -6,6 +6,8 @@ from typing import Any
 
 import jax
 
+# Not xla_cpu_scheduler_type=CPU_SCHEDULER_TYPE_MEMORY_OPTIMIZED, which would save a seventh of the
+# temporaries: the devices of a mesh then come to collectives in different orders, and wait forever.
 _OPTIONS = {
     "cpu": {
         # XLA gives matmuls on CPUs, with what is around them, to a library of small kernels
