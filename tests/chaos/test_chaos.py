@@ -50,10 +50,14 @@ def test_kill_9_at_any_moment_costs_no_more_than_the_steps_since_the_last_checkp
     print(f"killed {kills} times, {during_saves} of them during a save")
 
 
-def test_sigterm_to_one_process_saves_in_all_and_the_job_goes_on(untouched, tmp_path):
+@pytest.mark.parametrize("moment", ["compiling", "training"])
+def test_sigterm_to_one_process_saves_in_all_and_the_job_goes_on(moment, untouched, tmp_path):
     folder = as_if_killed(untouched, tmp_path / "run", 200)
     with Job(folder.path, pace=0.05) as job:
-        assert job.wait_for_record(206)
+        if moment == "compiling":
+            assert job.wait_for(lambda: "compiling the train step" in job.log())
+        else:
+            assert job.wait_for_record(206)
         assert job.kill(1, signal.SIGTERM)
         assert job.wait() == 0, job.story()
     assert "saved at step" in job.log() and "exit code 42: restart 1" in job.log()

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
+from jax.experimental import multihost_utils
 
 import vit_jax
 from tests.train.small_run import small_config
@@ -261,6 +262,14 @@ def vit_jax_target(place):
         lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=device),
         abstract_params(place.network),
     )
+
+
+def test_orbax_says_nothing_of_steps_to_those_who_agree_on_a_preemption(tmp_path, monkeypatch):
+    """Its thread does so when the loop is past them: the signal would be lost."""
+    said = []
+    monkeypatch.setattr(multihost_utils, "reached_preemption_sync_point", said.append)
+    save(tmp_path / "c", 3, 5)
+    assert latest_step(tmp_path / "c") == 5 and said == []
 
 
 def test_orbax_asks_for_retention():

@@ -65,6 +65,15 @@ class Retention:
         return [checkpoint.step in kept for checkpoint in checkpoints]
 
 
+class _Manager(ocp.CheckpointManager):
+    """Orbax's, but it leaves preemptions to the loop. Its thread that ends a save asks JAX about
+    them with the number of a step that is past; those who agree at that moment agree to stop at a
+    step that was left behind, and never do."""
+
+    def reached_preemption(self, step: int) -> bool:
+        return False
+
+
 class Checkpoints:
     """The checkpoints of one run. A context manager: leaving it waits for saves under way."""
 
@@ -193,7 +202,7 @@ class Checkpoints:
                 async_options=ocp.AsyncOptions(create_directories_asynchronously=False),
                 cleanup_tmp_directories=True,  # what a killed process left of its last save
             )
-            self._manager = ocp.CheckpointManager(resolved(self._folder), options=options)
+            self._manager = _Manager(resolved(self._folder), options=options)
         self._manager.save(step, args=args, force=True)
 
     def _wait(self) -> None:

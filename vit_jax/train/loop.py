@@ -191,7 +191,7 @@ def _run_steps(run: _Run, state: TrainState, start: int, frozen: Any) -> dict[st
                 writer.write(step, record)
             # Records come first: a step in a checkpoint is a step in metrics.jsonl.
             is_last = step == schedule.total or watch.is_over
-            is_stopped = run.stop.is_asked(step) and not is_last
+            is_stopped = run.stop.is_asked() and not is_last
             is_due = schedule.checkpoint.is_due(step) or watch.is_best(step)
             if is_due or is_stopped or is_last:
                 with acts.during(CHECKPOINT):

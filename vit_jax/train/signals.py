@@ -21,6 +21,7 @@ class StopSignals:
 
     def __init__(self) -> None:
         self._is_asked = False
+        self._answers = 0
         self._interrupts = 0
         self._before: dict[int, object] = {}
 
@@ -44,9 +45,15 @@ class StopSignals:
             signal.set_wakeup_fd(self._fd)
             self._sender.close()  # which ends the thread
 
-    def is_asked(self, step: int) -> bool:
-        """Whether to stop after `step`; the same answer in all processes, so ask after each."""
-        return self._is_asked if is_alone() else multihost_utils.reached_preemption_sync_point(step)
+    def is_asked(self) -> bool:
+        """Whether to stop now; the same answer in all processes, so ask after each step."""
+        if is_alone():
+            return self._is_asked
+        # JAX agrees on the answer after the latest one, of which it knows the number only: those
+        # are counted, from 1. The number of a step that is resumed would leave out the answer
+        # that is agreed on when the signal comes before the first.
+        self._answers += 1
+        return multihost_utils.reached_preemption_sync_point(self._answers)
 
     def _listen(self) -> None:
         with self._receiver:
