@@ -157,7 +157,7 @@ def _run_steps(run: _Run, state: TrainState, start: int, frozen: Any) -> dict[st
     batches = _batches(run, start, bad_images)
     with acts.during(COMPILE):
         step_fn = _compile(run.program, progress)
-    in_flight: collections.deque[Any] = collections.deque()
+    in_flight: collections.deque[tuple[int, dict[str, Any]]] = collections.deque()
     records = [record for record in run.folder.metrics_records() if record["step"] <= start]
     latest = {key: value for record in records for key, value in record.items() if key != "step"}
     before = {key: latest.get(f"train/{key}", 0.0) for key in ("seconds", "core_hours")}
@@ -174,26 +174,26 @@ def _run_steps(run: _Run, state: TrainState, start: int, frozen: Any) -> dict[st
             with acts.during(DATA_WAIT):
                 batch = next(batches)
             state, metrics = step_fn(state, batch, frozen)
-            in_flight.append((step, metrics))
-            _check_steps(run, in_flight, keep=_STEPS_IN_FLIGHT if step < schedule.total else 0)
-            record: dict[str, float] = {}
-            if schedule.due(schedule.log, step):
-                values = _training_values(run, step, metrics, clock, before)
-                values["bad_images"] = len(bad_images)
-                record |= {f"train/{key}": value for key, value in values.items()}
-            record |= _evaluate(run, state, schedule.evaluators_due(step))
+            in_flight.append((step, metrics | {"bad_images": len(bad_images)}))
+            evaluators = schedule.evaluators_due(step)
+            is_last = step == schedule.total
+            is_stopped = run.stop.is_asked() and not is_last
+            is_saved = schedule.checkpoint.is_due(step) or is_stopped or is_last
+            # The devices go on meanwhile, except where the network itself is wanted.
+            keep = 0 if evaluators or is_saved else _STEPS_IN_FLIGHT
+            logged = _logged(run, _awaited(run, in_flight, keep), clock, before)
+            record = logged.pop(step, {}) | _evaluate(run, state, evaluators)
             watch.see(step, record)
             if watch.is_over:  # before the end: what would have been measured there is measured now
                 record |= _evaluate(run, state, schedule.evaluators_not_due(step))
                 progress.note(f"stopping at step {step}: {watch.text()}")
-            latest |= record
-            if record and writer:
-                writer.write(step, record)
+            for done, values in (*logged.items(), (step, record)):
+                latest |= values
+                if values and writer:
+                    writer.write(done, values)
             # Records come first: a step in a checkpoint is a step in metrics.jsonl.
-            is_last = step == schedule.total or watch.is_over
-            is_stopped = run.stop.is_asked() and not is_last
-            is_due = schedule.checkpoint.is_due(step) or watch.is_best(step)
-            if is_due or is_stopped or is_last:
+            is_last |= watch.is_over
+            if is_saved or is_last or watch.is_best(step):
                 with acts.during(CHECKPOINT):
                     if writer:
                         writer.sync()
@@ -214,26 +214,40 @@ def _run_steps(run: _Run, state: TrainState, start: int, frozen: Any) -> dict[st
     }
 
 
-def _training_values(
-    run: _Run, step: int, metrics: dict[str, jax.Array], clock: Clock, before: dict[str, float]
-) -> dict[str, float]:
-    """What a step was like; shown as well."""
-    values = {key: float(value) for key, value in metrics.items()}
-    if values.pop("bad_in_a_row"):  # nothing was learned: its other numbers say nothing
-        values = {"bad_steps": values["bad_steps"]}
-    pace = clock.measure(step)
+def _logged(
+    run: _Run,
+    awaited: Iterator[tuple[int, dict[str, Any]]],
+    clock: Clock,
+    before: dict[str, float],
+) -> dict[int, dict[str, float]]:
+    """The records of those of these steps that are to be logged; the last one is shown as well."""
+    due = [(step, metrics) for step, metrics in awaited if run.schedule.due(run.schedule.log, step)]
+    if not due:
+        return {}
+    pace = clock.measure(due[-1][0])  # of all: when each of them was done, nobody knows
     goodput = {"goodput": run.acts.goodput()}
+    measured = run.yardstick.measure(pace, clock.seconds, before) | goodput
+    records = {}
+    for step, metrics in due:
+        values = {key: float(value) for key, value in metrics.items()}
+        if values.pop("bad_in_a_row"):  # nothing was learned: its other numbers say nothing
+            values = {key: values[key] for key in ("bad_steps", "bad_images")}
+        records[step] = {f"train/{key}": value for key, value in (values | measured).items()}
     shown = {key: values[key] for key in ("loss", "accuracy") if key in values}
     run.progress.update(step, shown | goodput, pace.images_per_second, pace.eta)
-    return values | run.yardstick.measure(pace, clock.seconds, before) | goodput
+    return records
 
 
-def _check_steps(run: _Run, in_flight: collections.deque, keep: int) -> None:
-    """Waits for all steps but the latest; tells of those that were not applied, ends after many."""
+def _awaited(
+    run: _Run, in_flight: collections.deque[tuple[int, dict[str, Any]]], keep: int
+) -> Iterator[tuple[int, dict[str, Any]]]:
+    """All steps but the latest, once they are done, with their metrics; tells of those that were
+    not applied, ends after many."""
     while len(in_flight) > keep:
         step, metrics = in_flight.popleft()
         in_a_row = int(metrics["bad_in_a_row"])
         if not in_a_row:
+            yield step, metrics
             continue
         indices = train_indices(
             run.source, batch_size=run.config.batch_size, seed=run.config.seed, step=step - 1
@@ -251,6 +265,7 @@ def _check_steps(run: _Run, in_flight: collections.deque, keep: int) -> None:
                 f"{what_is_left(run.folder.checkpoints)}. Lower optimizer.learning_rate or set "
                 f"optimizer.clip_norm"
             )
+        yield step, metrics
 
 
 def _shortened(indices: list[int]) -> str:
