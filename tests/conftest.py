@@ -13,6 +13,9 @@ os.environ |= {
     "HF_ENDPOINT": "http://127.0.0.1:9",  # nothing answers there: tests need no network
 }
 
+# Hundreds of processes are started here: none should compile Python that another has compiled.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
 import jax
 import pytest
 

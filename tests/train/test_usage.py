@@ -10,7 +10,7 @@ from tests.train.small_run import small_config
 from vit_jax.data.sources import open_source
 from vit_jax.models.flops import multiply_adds
 from vit_jax.models.variants import model_config
-from vit_jax.train import chips
+from vit_jax.train import chips, usage
 from vit_jax.train.acts import CHECKPOINT, DATA_WAIT, EVALUATION, STEP, Acts
 from vit_jax.train.clock import Clock, Pace
 from vit_jax.train.config import run_config
@@ -57,7 +57,7 @@ def test_utilisation_is_of_the_models_flops():
     assert with_teacher.flops_per_image == 8 * multiply_adds(network)
     assert measure.devices == measure.cores == 8 and measure.peak.flops > 1e8
     assert measure.peak.source == "measured on float32 matmuls of 1024x1024"
-    yard = Yardstick(4, 8, flops_per_image=1e9, peak=chips.Peak(1e12, "a word"))
+    yard = Yardstick(4, 8, flops_per_image=1e9, peak=usage.Peak(1e12, "a word"))
     pace = Pace(images_per_second=2000, data_wait=0.25, eta=1)
     record = yard.measure(pace, 2700, before={"seconds": 900, "core_hours": 3})
     assert record["images_per_second_per_device"] == 500
@@ -69,7 +69,7 @@ def test_utilisation_is_of_the_models_flops():
 
 def test_the_denominator_of_a_known_chip_is_published():
     device = types.SimpleNamespace(device_kind="TPU v5 lite", platform="tpu")
-    assert chips.peak_of(device, "bfloat16") == chips.Peak(197e12, "published bfloat16 peak of v5e")
+    assert usage.peak_of(device, "bfloat16") == usage.Peak(197e12, "published bfloat16 peak of v5e")
 
 
 def test_chips_are_called_as_jax_calls_them():

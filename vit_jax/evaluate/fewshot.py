@@ -9,8 +9,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
-import scipy.linalg
-import scipy.sparse
+import scipy  # whose parts are imported when they are first used
 from flax import nnx
 
 from vit_jax.data.compose import Subset

@@ -1,10 +1,10 @@
 """What one TPU can do, by the name that its maker gives it: the denominators of utilisation."""
 
 import dataclasses
-import time
+from typing import TYPE_CHECKING
 
-import jax
-import jax.numpy as jnp
+if TYPE_CHECKING:  # launchers read the table, and start in no time
+    import jax
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,35 +40,6 @@ TPU7X = Chip("tpu7x", ("TPU7x",), 1, 2, 96, 1153.5, 3.69, 300, 6.25, 2.2, 64)
 CHIPS = (V3, V4, V5P, V5E, V6E, TPU7X)
 
 
-@dataclasses.dataclass(frozen=True)
-class Peak:
-    """FLOP/s that a device can reach, and whose word that is."""
-
-    flops: float
-    source: str
-
-
-def chip_of(device: jax.Device) -> Chip | None:
+def chip_of(device: "jax.Device") -> Chip | None:
     """The chip that a device is, if it is one of CHIPS."""
     return next((chip for chip in CHIPS if device.device_kind in chip.device_kinds), None)
-
-
-def peak_of(device: jax.Device, dtype: str) -> Peak:
-    """The published peak of a known chip; of any other, the rate of matmuls, tried out."""
-    if chip := chip_of(device):
-        return Peak(chip.peak * 1e12, f"published bfloat16 peak of {chip.name}")
-    is_cpu = device.platform == "cpu"
-    # Large enough to fill the device, in a chain long enough that starting it costs nothing.
-    dtype, size, count = ("float32", 1024, 2) if is_cpu else (dtype, 8192, 16)
-    x = jax.device_put(jnp.full((size, size), 1 / size, dtype), device)
-    chain = jax.jit(lambda x: jax.lax.fori_loop(0, count, lambda _, y: y @ x, x))
-    chain(x).block_until_ready()
-    seconds = []
-    for _ in range(3):
-        began = time.perf_counter()
-        chain(x).block_until_ready()
-        seconds.append(time.perf_counter() - began)
-    # Several CPU devices are one machine, and the matmuls had all of it.
-    sharing = jax.local_device_count() if is_cpu else 1
-    flops = 2 * count * size**3 / min(seconds) / sharing
-    return Peak(flops, f"measured on {dtype} matmuls of {size}x{size}")

@@ -4,21 +4,31 @@ import dataclasses
 import math
 import resource
 import sys
+import time
 from collections.abc import Mapping
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from jax.sharding import Mesh
 
 from vit_jax.models.config import NetworkConfig
 from vit_jax.models.flops import multiply_adds
-from vit_jax.train.chips import Peak, chip_of, peak_of
+from vit_jax.train.chips import chip_of
 from vit_jax.train.clock import Pace
 from vit_jax.train.config import RunConfig
 from vit_jax.train.program import Program
 from vit_jax.train.sharding import path_name
 
 _LARGEST = 3  # tensors to name
+
+
+@dataclasses.dataclass(frozen=True)
+class Peak:
+    """FLOP/s that a device can reach, and whose word that is."""
+
+    flops: float
+    source: str
 
 
 @dataclasses.dataclass(frozen=True)
@@ -145,3 +155,24 @@ def _memory() -> dict[str, float]:
     if "peak_bytes_in_use" in stats:
         found["device_memory_gb"] = stats["peak_bytes_in_use"] / 1e9
     return found
+
+
+def peak_of(device: jax.Device, dtype: str) -> Peak:
+    """The published peak of a known chip; of any other, the rate of matmuls, tried out."""
+    if chip := chip_of(device):
+        return Peak(chip.peak * 1e12, f"published bfloat16 peak of {chip.name}")
+    is_cpu = device.platform == "cpu"
+    # Large enough to fill the device, in a chain long enough that starting it costs nothing.
+    dtype, size, count = ("float32", 1024, 2) if is_cpu else (dtype, 8192, 16)
+    x = jax.device_put(jnp.full((size, size), 1 / size, dtype), device)
+    chain = jax.jit(lambda x: jax.lax.fori_loop(0, count, lambda _, y: y @ x, x))
+    chain(x).block_until_ready()
+    seconds = []
+    for _ in range(3):
+        began = time.perf_counter()
+        chain(x).block_until_ready()
+        seconds.append(time.perf_counter() - began)
+    # Several CPU devices are one machine, and the matmuls had all of it.
+    sharing = jax.local_device_count() if is_cpu else 1
+    flops = 2 * count * size**3 / min(seconds) / sharing
+    return Peak(flops, f"measured on {dtype} matmuls of {size}x{size}")
