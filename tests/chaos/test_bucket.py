@@ -48,9 +48,10 @@ def is_saving(folder):
     return bool(steps) and not is_marked(folder.checkpoints / str(steps[-1]))
 
 
-def test_kill_9_costs_no_more_than_the_steps_since_the_last_checkpoint(untouched, start):
+def test_kill_9_costs_no_more_than_the_steps_since_the_last_checkpoint(untouched, start, stopped):
     draw = random.Random(0)
     kills, during_saves = 0, 0
+    stopped(160)  # a save takes as long as many steps
     with start(pace=0.05) as job:
         while kills < KILLS and job.wait_for(lambda: len(job.processes()) == 2, 10):
             saved = max(all_steps(job.folder.checkpoints), default=0)

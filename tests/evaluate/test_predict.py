@@ -71,7 +71,7 @@ def test_the_predict_verb(trained_run, photos, tmp_path, capsys):
 def test_the_embed_verb(trained_run, photos, tmp_path, capsys):
     out = tmp_path / "features.npz"
     assert dispatch(["embed", str(photos), f"--model={trained_run}", f"--out={out}"]) == 0
-    assert "128 features of 5 images" in capsys.readouterr().out
+    assert "48 features of 5 images" in capsys.readouterr().out
     readable = [image for image in find_images([str(photos)]) if "broken" not in image]
     contents = [pathlib.Path(image).read_bytes() for image in readable]
     pixels = np.stack([fit_for_evaluation(content, (16, 16)) for content in contents])

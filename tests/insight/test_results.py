@@ -74,7 +74,7 @@ def test_seeds_have_a_mean_after_the_last_of_them(sweep, capsys):
     assert [row["run"] for row in rows][2] == "= mean of 2 seeds"
     assert rows[2]["test/accuracy, %"] == f"{100 * mean:.2f} ± {100 * deviation:.2f}"
     assert rows[3]["run"].endswith("lr_0.1") and rows[3]["state"] == "finished"
-    assert rows[3]["model"] == "Pico/8" and rows[3]["test/accuracy, %"] == ""
+    assert rows[3]["model"] == "48x4/8" and rows[3]["test/accuracy, %"] == ""
     expected = {"model": "16x1/8", "from": "scratch", "data": "digits", "px": "16", "steps": "2"}
     assert rows[0].items() >= expected.items()
     assert float(rows[0]["core-hours"]) > 0 and "paper, %" not in rows[0]
@@ -159,7 +159,7 @@ def test_runs_that_stopped_early(trained_run, tmp_path):
     (path / "metrics.jsonl").unlink()
     (run,) = find_runs([path])
     assert (run.state, run.steps, run.scores) == ("step 0 of 3 steps", 0, {})
-    assert "Pico/8" in results_text([run])
+    assert "48x4/8" in results_text([run])
 
 
 @pytest.mark.parametrize(

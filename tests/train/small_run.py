@@ -16,7 +16,8 @@ def small_config(**values) -> ml_collections.ConfigDict:
             **values,
         }
     )
-    config.model.update(name="Pico/8", dropout=0.1, stochastic_depth=0.1)
+    # Eight devices step through all parameters, in code that is not optimised: few of them.
+    config.model.update(name="Pico/8", width=48, mlp_dim=96, dropout=0.1, stochastic_depth=0.1)
     config.data.update(name="digits", crop="inception", flip=True)
     config.optimizer.update(warmup="10%", weight_decay=0.1, clip_norm=1.0)
     return config

@@ -268,6 +268,7 @@ def test_a_sweep_chooses_on_held_out_images_and_trains_on_all(trained_run, tmp_p
         "--config=configs/finetune.py:model=Pico/8,data=digits,schedule=tiny",
         f"--workdir={tmp_path}", f"--config.init={trained_run}", "--config.image_size=16",
         "--config.model.dtype=float32", "--config.total=6 steps", "--config.batch_size=16",
+        "--config.model.width=48", "--config.model.mlp_dim=96",
         "--config.sweep.rates=0.00001,0.05", "--config.sweep.seeds=2", "--sweep",
     ]  # fmt: skip
     assert dispatch(["train", *flags]) == 0
@@ -366,7 +367,7 @@ def test_without_a_name_the_network_is_that_of_the_weights(tmp_path):
     )  # fmt: skip
     init = read_weights(tmp_path / "odd.npz").network
     config = small_config(init="odd.npz", image_size=24)
-    config.model.update(name="", layer_scale=0.1)
+    config.model.update(name="", width=None, mlp_dim=None, layer_scale=0.1)
     network = loop.make_program(
         run_config(config), open_source("digits", "train", 24), make_mesh(MeshConfig()), init=init
     ).network

@@ -235,6 +235,7 @@ def test_a_bucket_that_is_not_there_is_refused_and_not_made(bucket_server):
 def test_training_learns(tmp_path):
     config = small_config(total="40 steps", batch_size=32, log_every="8 steps")
     config.model.update(dropout=0.0, stochastic_depth=0.0, position_std=0.3)
+    config.optimizer.update(learning_rate=0.005)
     config.data.update(crop="resize", flip=False)
     losses = [r["train/loss"] for r in _train_and_read(config, tmp_path)]
     assert losses[-1] < 0.7 * losses[0]

@@ -73,6 +73,7 @@ def test_a_run_learns_what_its_teacher_says(tmp_path):
     save_npz(teacher, tmp_path / "teacher.npz")
     config = taught_by(tmp_path / "teacher.npz", total="40 steps", batch_size=32)
     config.mesh.update(replica=2, fsdp=4)
+    config.optimizer.update(learning_rate=0.005)
     train(run_config(config), tmp_path / "run")
     divergences = [
         record["train/teacher_divergence"]

@@ -38,8 +38,8 @@ def test_a_run_says_how_it_is_laid_out():
         "global batch: 64 = 1 host x 8 devices / 2 that share an image x 4 images x 4 accumulation"
     )
     assert "on each device" in state and "parameters: " in state
-    # A quarter of 4 x 128 x 512 float32 numbers.
-    assert "encoder/blocks/mlp/up/kernel 4x128x512 0.26 MB of 1.05 MB" in largest
+    # A quarter of 4 x 48 x 96 float32 numbers.
+    assert "encoder/blocks/mlp/up/kernel 4x48x96 0.02 MB of 0.07 MB" in largest
 
 
 def test_the_plainest_layout_is_told_plainly():

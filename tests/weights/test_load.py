@@ -78,8 +78,8 @@ def test_a_table_tells_what_became_of_each_parameter(trained_run):
     assert [line.split("  ")[0] for line in lines] == [
         "loaded", "loaded", "resized", "new", "left out",
     ]  # fmt: skip
-    assert "(1, 5, 128) -> (1, 17, 128)  positions 2x2 -> 4x4" in lines[2]
-    assert lines[3].split()[1:] == ["head", "2", "arrays,", "387", "numbers"]
+    assert "(1, 5, 48) -> (1, 17, 48)  positions 2x2 -> 4x4" in lines[2]
+    assert lines[3].split()[1:] == ["head", "2", "arrays,", "147", "numbers"]
     assert loaded.class_names == ()  # those of ten classes are not those of three
     assert len(vit_jax.load_with_table(trained_run).class_names) == 10
 
