@@ -15,7 +15,7 @@ from vit_jax.weights.run_folder import RunFolder, read_json
 
 pytestmark = pytest.mark.slow
 
-KILLS = 4
+KILLS = 6
 
 
 @pytest.fixture
