@@ -8,7 +8,7 @@ device as the loop goes. The difference of the medians is what the loop adds to 
 batches that are there already, which is Python's part, and with images that are read and cropped.
 Data wait is the share of its time that the loop waited for a batch.
 
-Then a network of some 20 ms a step is trained under JAX's profiler. A step that was handed over
+Then a network of some 50 ms a step is trained under JAX's profiler. A step that was handed over
 before the device was done with the one before did not let it wait.
 """
 
