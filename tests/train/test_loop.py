@@ -232,6 +232,25 @@ def test_a_bucket_that_is_not_there_is_refused_and_not_made(bucket_server):
     assert "of-nobody" not in bucket_server.objects
 
 
+def test_the_device_has_the_next_steps_while_a_record_is_written(tmp_path, monkeypatch):
+    handed_over, ahead = [], {}
+    compile_step, write = loop._compile, loop.MetricsWriter.write
+
+    def compiled(*args):
+        step = compile_step(*args)
+        return lambda *values: handed_over.append(step) or step(*values)
+
+    def written(self, step, values):
+        ahead[step] = len(handed_over) - step
+        write(self, step, values)
+
+    monkeypatch.setattr(loop, "_compile", compiled)
+    monkeypatch.setattr(loop.MetricsWriter, "write", written)
+    train(run_config(small_config(log_every="1 steps", total="8 steps")), tmp_path)
+    # Except at checkpoints, those of steps 5 and 8.
+    assert list(ahead.values()) == [2, 2, 2, 1, 0, 2, 1, 0]
+
+
 def test_training_learns(tmp_path):
     config = small_config(total="40 steps", batch_size=32, log_every="8 steps")
     config.model.update(dropout=0.0, stochastic_depth=0.0, position_std=0.3)

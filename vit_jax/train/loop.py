@@ -200,7 +200,7 @@ def _run_steps(run: _Run, state: TrainState, start: int, frozen: Any) -> dict[st
                     bad_images.sync()
                     notes, best = {"goodput": acts.notes()}, watch.best and watch.best.step
                     run.checkpoints.save(step, state, notes, best=best, wait=is_stopped or is_last)
-            if is_stopped:
+            if is_stopped and not is_last:
                 raise Stopped(f"{run.folder.path}: saved at step {step}; start again to go on")
     return {
         "steps": step,
