@@ -28,6 +28,7 @@ import jax
 
 from benchmarks import results
 from vit_jax.models import fused_blocks
+from vit_jax.models.encoder import Encoder
 from vit_jax.tpu.plan import Plan, Site, make_plan
 from vit_jax.tpu.topologies import topology
 from vit_jax.train import program
@@ -44,6 +45,7 @@ ROWS = [
     ("L/16", 64, ""),
     ("H/14", 32, ""),
     ("B/16", 128, "remat qkv"),
+    ("B/16", 128, "whole last block"),
     ("B/16", 128, "no scan"),
     ("B/16", 64, "no scan"),
     ("B/16", 64, "no kernels"),
@@ -139,10 +141,19 @@ def _plain_cast(weights: fused_blocks.Weights, dtype: Any) -> fused_blocks.Weigh
     return fused_blocks.Weights(*(x.astype(dtype) if k in kernels else x for k, x in pairs))
 
 
+def _with_whole_last_block() -> contextlib.AbstractContextManager:
+    """Also where one token of it is read."""
+    run = Encoder._written_out
+    return mock.patch.object(
+        Encoder, "_written_out", lambda self, x, _, *others: run(self, x, False, *others)
+    )
+
+
 PATCHES: dict[str, Callable[[], contextlib.AbstractContextManager]] = {
-    "split matmuls": lambda: mock.patch.object(program, "options_for", lambda mesh: {}),
+    "split matmuls": lambda: mock.patch.object(program, "options_for", lambda *_: {}),
     "GELU anywhere": lambda: mock.patch.object(fused_blocks, "_apart", lambda hidden: hidden),
     "no transposed copies": lambda: mock.patch.object(fused_blocks, "_transposed", lambda w: w.T),
+    "whole last block": _with_whole_last_block,
     "plain casts": lambda: mock.patch.object(fused_blocks, "_cast", _plain_cast),
 }
 

@@ -3,6 +3,8 @@
 `pytest -s` shows the tables.
 """
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import pytest
@@ -117,6 +119,20 @@ def test_a_vit_computes_what_the_formula_says(pooling):
     projections, attention, mlp = 4 * n * d**2, 2 * n**2 * d, 2 * n * d * 80
     embedding, head = patches * (8 * 8 * 3) * d, d * 7
     assert multiply_adds(config) == embedding + 5 * (projections + attention + mlp) + head
+
+
+def test_of_the_last_block_a_class_token_needs_little():
+    options = {"width": 48, "depth": 5, "mlp_dim": 80, "heads": 4, "num_classes": 7, "registers": 7}
+    config = model_config("B/8", image_size=(32, 48), **options)
+    patches, n, d, heads = 4 * 6, 32, 48, 4
+    block = 4 * n * d**2 + 2 * n**2 * d + 2 * n * d * 80
+    # Two products with all tokens for each head, and four matrices and the MLP for one token.
+    last = 2 * n * d * heads + 4 * d**2 + 2 * d * 80
+    embedding, head = patches * (8 * 8 * 3) * d, d * 7
+    assert multiply_adds(config, is_needed_only=True) == embedding + 4 * block + last + head
+    for other in ({"pooling": "gap"}, {"qk_norm": True}):
+        changed = dataclasses.replace(config, **other, registers=8 if "pooling" in other else 7)
+        assert multiply_adds(changed, is_needed_only=True) == multiply_adds(changed)
 
 
 def test_axial_attention_is_along_one_row_and_one_column():

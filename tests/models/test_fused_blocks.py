@@ -27,7 +27,9 @@ def kind(request):
     return request.param
 
 
-def losses_and_gradients(config, mesh_shape=(1, 1, 1), key=None, kind="fused", **options):
+def losses_and_gradients(
+    config, mesh_shape=(1, 1, 1), key=None, kind="fused", is_first_enough=False, **options
+):
     """Of blocks that are written out and of plain ones, on a mesh: of tokens, and of parameters."""
     encoder, _ = scrambled(lambda: Encoder(config, rngs=nnx.Rngs(0)))
     _, params = nnx.split(encoder)
@@ -40,7 +42,9 @@ def losses_and_gradients(config, mesh_shape=(1, 1, 1), key=None, kind="fused", *
 
         @functools.partial(jax.value_and_grad, argnums=(0, 1))
         def loss(params, x):
-            return jnp.sin(nnx.merge(definition, params)(x, key)).sum()
+            encoded = nnx.merge(definition, params)(x, key, is_first_enough=is_first_enough)
+            assert encoded.shape[1] == (1 if is_first_enough else config.tokens)
+            return jnp.sin(encoded).sum()
 
         with jax.set_mesh(mesh):
             return jax.jit(loss)(params, x)
@@ -92,11 +96,41 @@ def test_on_a_mesh(interpreted, kind, shape):
     assert_same(*losses_and_gradients(model_config("B/4", **SMALL), shape, kind=kind))
 
 
-def test_stochastic_depth_is_that_of_plain_blocks(interpreted, kind):
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"scan": False},
+        {"remat": "qkv"},
+        {"remat": "full"},
+        {"layer_scale": 0.5},
+        {"positions_at": "shared"},
+        {"positions_at": "every_layer", "scan": False},
+        {"registers": 3, "activation": "gelu"},
+        {"depth": 1},
+    ],
+    ids=str,
+)
+def test_the_last_block_for_the_first_token_only(interpreted, kind, options):
+    config = model_config("B/4", **SMALL | options)
+    assert_same(*losses_and_gradients(config, kind=kind, is_first_enough=True))
+
+
+@pytest.mark.parametrize("shape", [(2, 2, 1), (2, 2, 2)], ids=str)
+def test_the_first_token_on_a_mesh(interpreted, kind, shape):
+    config = model_config("B/4", **SMALL)
+    assert_same(*losses_and_gradients(config, shape, kind=kind, is_first_enough=True))
+
+
+@pytest.mark.parametrize("is_first_enough", [False, True])
+def test_stochastic_depth_is_that_of_plain_blocks(interpreted, kind, is_first_enough):
     config = model_config("B/4", **SMALL, stochastic_depth=0.6)
-    found, expected = losses_and_gradients(config, key=jax.random.key(3), kind=kind)
+    losses = functools.partial(
+        losses_and_gradients, config, kind=kind, is_first_enough=is_first_enough
+    )
+    found, expected = losses(key=jax.random.key(3))
     assert_same(found, expected)
-    without, _ = losses_and_gradients(config, kind=kind)
+    without, _ = losses()
     assert abs(float(found[0] - without[0])) > 0.1
 
 
@@ -112,7 +146,8 @@ def test_on_cpus_dropout_is_that_of_plain_blocks(remat):
 
 @pytest.mark.parametrize("remat", ["none", "qkv", "full"])
 @pytest.mark.parametrize("shape", [(1, 1, 1), (2, 1, 2)], ids=str)
-def test_both_directions_draw_the_same_noise(interpreted, shape, remat):
+@pytest.mark.parametrize("is_first_enough", [False, True])
+def test_both_directions_draw_the_same_noise(interpreted, is_first_enough, shape, remat):
     """The gradient is that of the loss with this noise: by differences along one direction."""
     config = model_config("B/4", **SMALL, dropout=0.3, attention="fused", remat=remat)
     encoder, _ = scrambled(lambda: Encoder(config, rngs=nnx.Rngs(0)))
@@ -122,7 +157,8 @@ def test_both_directions_draw_the_same_noise(interpreted, shape, remat):
 
     def loss(amount, key):
         moved = jax.tree.map(lambda p, d: p + amount * d, params, direction)
-        return jnp.sin(nnx.merge(definition, moved)(x, key)).sum()
+        encoded = nnx.merge(definition, moved)(x, key, is_first_enough=is_first_enough)
+        return jnp.sin(encoded).sum()
 
     mesh = jax.make_mesh(shape, ("replica", "fsdp", "tensor"), axis_types=(AxisType.Auto,) * 3)
     with jax.set_mesh(mesh):
@@ -141,11 +177,15 @@ def test_dropout_zeroes_its_share_and_keeps_the_mean(interpreted):
     assert float(kept.mean()) == pytest.approx(1, abs=0.01)
 
 
-def test_in_bfloat16_gradients_are_as_good_as_those_of_plain_blocks(interpreted, kind):
+@pytest.mark.parametrize("is_first_enough", [False, True])
+def test_in_bfloat16_gradients_are_as_good_as_those_of_plain_blocks(
+    interpreted, kind, is_first_enough
+):
     config = model_config("B/4", **SMALL)
-    truth = losses_and_gradients(config, kind=kind)[1]
+    options = {"kind": kind, "is_first_enough": is_first_enough}
+    truth = losses_and_gradients(config, **options)[1]
     low = dataclasses.replace(config, dtype="bfloat16")
-    found, plain = losses_and_gradients(low, kind=kind)
+    found, plain = losses_and_gradients(low, **options)
 
     def error(one):
         pairs = zip(jax.tree.leaves(one[1]), jax.tree.leaves(truth[1]), strict=True)

@@ -1,5 +1,6 @@
 """What a run says of its machines at the start, and measures of them on the way."""
 
+import dataclasses
 import re
 import time
 import types
@@ -52,9 +53,15 @@ def test_the_plainest_layout_is_told_plainly():
 def test_utilisation_is_of_the_models_flops():
     network = model_config("Pico/8", image_size=16, num_classes=10)
     measure = yardstick(run_config(small_config()), network, None)
-    assert measure.flops_per_image == 6 * multiply_adds(network)
+    needed = multiply_adds(network, is_needed_only=True)
+    assert measure.flops_per_image == 6 * needed
     with_teacher = yardstick(run_config(small_config()), network, network)
-    assert with_teacher.flops_per_image == 8 * multiply_adds(network)
+    assert with_teacher.flops_per_image == 8 * needed
+    # Masked patches are predicted from all tokens.
+    predicts = dataclasses.replace(network, patch_outputs=1)
+    of_all = yardstick(run_config(small_config()), predicts, None).flops_per_image
+    assert of_all == pytest.approx(6 * (multiply_adds(network) + 2 * network.width))
+    assert multiply_adds(network) > needed
     assert measure.devices == measure.cores == 8 and measure.peak.flops > 1e8
     assert measure.peak.source == "measured on float32 matmuls of 1024x1024"
     yard = Yardstick(4, 8, flops_per_image=1e9, peak=usage.Peak(1e12, "a word"))

@@ -117,6 +117,7 @@ class Block(nnx.Module):
         out, out_bias = attention.out.kernel[...], attention.out.bias[...]
         down, down_bias = mlp.down.kernel[...], mlp.down.bias[...]
         out = out.reshape(*out.shape[:-3], -1, out.shape[-1])
+        qkv = by_share(attention.qkv.kernel[...])
         if self.config.layer_scale:
             attention_scale, mlp_scale = self.attention_scale[...], self.mlp_scale[...]
             out, out_bias = out * attention_scale[..., None, :], out_bias * attention_scale
@@ -124,7 +125,7 @@ class Block(nnx.Module):
         return Weights(
             attention_scale=self.attention_norm.scale[...],
             attention_shift=self.attention_norm.bias[...],
-            qkv=by_share(attention.qkv.kernel[...]).swapaxes(-1, -2),
+            qkv=qkv if attention.kind == "flat" else qkv.swapaxes(-1, -2),
             qkv_bias=by_share(attention.qkv.bias[...]),
             out=out,
             out_bias=out_bias,
@@ -167,7 +168,10 @@ class AxialBlock(nnx.Module):
 
 
 class Encoder(nnx.Module):
-    """Tokens [batch, token, width] -> normalised tokens of the same shape."""
+    """Tokens [batch, token, width] -> normalised tokens of the same shape.
+
+    Where `is_first_enough` it is the first of each image that comes out, [batch, 1, width].
+    """
 
     def __init__(self, config: ViTConfig, *, rngs: nnx.Rngs) -> None:
         if config.axial:
@@ -187,17 +191,19 @@ class Encoder(nnx.Module):
         )
         self.config = config
 
-    def __call__(self, x: jax.Array, key: jax.Array | None = None) -> jax.Array:
+    def __call__(
+        self, x: jax.Array, key: jax.Array | None = None, *, is_first_enough: bool = False
+    ) -> jax.Array:
         config, rows = self.config, self._rows()
         per_layer, constant = self._layer_inputs(key, rows)
         tokens = self._laid_out(x, rows)
         if self._kind != "plain":
-            tokens = self._written_out(tokens, *per_layer, *constant)[:, : x.shape[1]]
+            tokens = self._written_out(tokens, is_first_enough, *per_layer, *constant)
         else:
             tokens = scan(
                 self.blocks, config.remat, tokens, per_layer, constant, unroll=not config.scan
-            )
-        return self.norm(tokens).reshape(x.shape)
+            ).reshape(x.shape)
+        return self.norm(tokens[:, : 1 if is_first_enough else x.shape[1]])
 
     def watched(self, x: jax.Array, see: See, first: Any) -> tuple[jax.Array, Any, Any]:
         """Likewise, while `see` looks at the attention weights of one layer after the other."""
@@ -227,6 +233,7 @@ class Encoder(nnx.Module):
     def _written_out(
         self,
         x: jax.Array,
+        is_first_enough: bool,
         keys: jax.Array | None,
         drop_rates: jax.Array | None,
         positions: jax.Array | None = None,
@@ -246,9 +253,10 @@ class Encoder(nnx.Module):
             activation=config.activation,
             remat=config.remat,
             scan=config.scan,
+            is_first_enough=is_first_enough and config.depth > 1,
         )
         weights, extras = self.blocks.fused_weights(), Extras(keys, drop_rates, positions)
-        return fused_blocks(spec, weights, flat(x), extras).reshape(x.shape)
+        return fused_blocks(spec, weights, flat(x), extras).reshape(images, -1, width)
 
     @property
     def _kind(self) -> str:

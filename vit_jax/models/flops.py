@@ -20,11 +20,16 @@ from vit_jax.models.network import abstract_params, graphdef
 
 
 @functools.cache
-def multiply_adds(config: NetworkConfig) -> int:
-    """Of matmuls and convolutions, for one image."""
+def multiply_adds(config: NetworkConfig, *, is_needed_only: bool = False) -> int:
+    """Of matmuls and convolutions, for one image.
+
+    `is_needed_only`: without what a classifier that reads the class token does not need of its last
+    block, and which is not computed where blocks are written out (fused_blocks.py). Of these it is
+    a count, with what attention fills up on CPUs: of B/16 0.1 % too much.
+    """
     image = jax.ShapeDtypeStruct((1, *config.image_size, config.channels), jnp.float32)
     if isinstance(config, ViTConfig):  # a kernel computes more than it says, and in tiles
-        config = dataclasses.replace(config, attention="plain")
+        config = dataclasses.replace(config, attention="flat" if is_needed_only else "plain")
     definition = graphdef(config)
     program = jax.make_jaxpr(lambda params, x: nnx.merge(definition, params)(x))
     return _count(program(abstract_params(config), image).jaxpr)

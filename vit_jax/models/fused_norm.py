@@ -170,12 +170,12 @@ def _backward_step(
     sums: Any,
     *result: Any,
 ) -> None:
-    gradient, summed, normed = gradient_of_normal(
+    gradient, to_sum, normed = gradient_of_normal(
         x[...], beside[...], outer[...], scale[...], shift[...], epsilon
     )
     for whole in result:
         whole[...] = normed.astype(whole.dtype)
-    sums[...] = jnp.concatenate([y[None] for y in summed])
+    sums[...] = jnp.concatenate([y.sum(axis=0)[None] for y in to_sum])
     of_x[...] = gradient.astype(of_x.dtype)
 
 
@@ -187,16 +187,16 @@ def gradient_of_normal(
     shift: jax.Array,
     epsilon: float,
 ) -> tuple[jax.Array, list[jax.Array], jax.Array]:
-    """What `normed_backward` returns, of some tokens and in float32."""
+    """What `normed_backward` returns, of some tokens, in float32 and before it is summed."""
     normed, factor = normal(x, epsilon)
     outer = outer.astype(jnp.float32)
     product = outer * normed
     beside = beside.astype(jnp.float32)
-    summed = [y.sum(axis=0) for y in (beside, product, outer)]
+    to_sum = [beside, product, outer]
     inner = outer * scale
     product = product * scale
     inner -= inner.mean(axis=1, keepdims=True) + normed * product.mean(axis=1, keepdims=True)
-    return beside + factor * inner, summed, normed * scale + shift
+    return beside + factor * inner, to_sum, normed * scale + shift
 
 
 def normal(x: jax.Array, epsilon: float) -> tuple[jax.Array, jax.Array]:

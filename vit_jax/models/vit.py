@@ -52,7 +52,8 @@ class ViT(Classifier):
         return tokens[:, : self.config.patch_tokens], last, each
 
     def _represent(self, images: jax.Array, key: jax.Array | None) -> jax.Array:
-        pooled = self._pooled(self._encode(images, key))
+        is_first_enough = self.config.pooling == "token"
+        pooled = self._pooled(self._encode(images, key, is_first_enough=is_first_enough))
         if self.config.representation_size:
             pooled = jnp.tanh(self.pre_logits(pooled))
         return pooled.astype(jnp.float32)
@@ -65,9 +66,17 @@ class ViT(Classifier):
         first = 1 if self.config.pooling == "token" else 0  # the class token comes first
         return self.prediction(tokens[:, first:], corruption)
 
-    def _encode(self, images: jax.Array, key: jax.Array | None, **embedding: Any) -> jax.Array:
+    def _encode(
+        self,
+        images: jax.Array,
+        key: jax.Array | None,
+        *,
+        is_first_enough: bool = False,
+        **embedding: Any,
+    ) -> jax.Array:
         keys = (None, None) if key is None else jax.random.split(key)
-        tokens = self.encoder(self.embedding(images, keys[0], **embedding), keys[1])
+        tokens = self.embedding(images, keys[0], **embedding)
+        tokens = self.encoder(tokens, keys[1], is_first_enough=is_first_enough)
         return tokens[:, : self.config.patch_tokens]  # registers are done
 
     def _pooled(self, tokens: jax.Array) -> jax.Array:

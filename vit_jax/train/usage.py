@@ -87,10 +87,12 @@ def yardstick(
 def flops_per_image(
     config: RunConfig, network: NetworkConfig, teacher: NetworkConfig | None
 ) -> float:
-    """Of a training step: the model's own, whatever is computed twice to save memory."""
+    """Of a training step: those that are needed, whatever is computed twice to save memory."""
     # Backward is twice forward; a teacher goes forward only. A FLOP is half a multiply-add.
-    forward = multiply_adds(network) + _prediction(config, network)
-    return 2 * (3 * forward + (multiply_adds(teacher) if teacher else 0))
+    predicted = _prediction(config, network)
+    forward = multiply_adds(network, is_needed_only=not predicted) + predicted
+    of_teacher = multiply_adds(teacher, is_needed_only=True) if teacher else 0
+    return 2 * (3 * forward + of_teacher)
 
 
 def description(config: RunConfig, program: Program, mesh: Mesh) -> list[str]:
