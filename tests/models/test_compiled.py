@@ -1,5 +1,8 @@
 """Programs are compiled with what suits this machine, and parts of programs with them."""
 
+import ctypes
+import pathlib
+
 import jax
 import jax.numpy as jnp
 import pytest
@@ -39,3 +42,33 @@ def test_an_option_that_the_compiler_does_not_know_is_left_out(monkeypatch):
     monkeypatch.setattr(module, "_OPTIONS", options)
     compiler_options.cache_clear()
     assert compiler_options("cpu") == known != {}
+
+
+def test_whoever_looks_for_numbers_that_are_not_finite_finds_them():
+    look = compiled(lambda x: (jnp.isnan(x), jnp.isinf(x), jnp.isfinite(x.sum()), x - x))
+    is_nan, is_inf, is_sum_finite, difference = look(jnp.array([1.0, jnp.nan, jnp.inf]))
+    assert is_nan.tolist() == [False, True, False] and is_inf.tolist() == [False, False, True]
+    assert not is_sum_finite
+    assert jnp.isnan(difference).tolist() == [False, True, True]
+
+
+def test_memory_that_compiling_took_is_given_back():
+    libc = ctypes.CDLL(None)
+    libc.malloc.restype, libc.malloc.argtypes = ctypes.c_void_p, [ctypes.c_size_t]
+    libc.free.argtypes, size = [ctypes.c_void_p], 2**16
+
+    def held():
+        return int(pathlib.Path("/proc/self/statm").read_text().split()[1]) * 4096
+
+    blocks = [libc.malloc(size) for _ in range(2000)]
+    for block in blocks:
+        ctypes.memset(block, 1, size)
+    for block in blocks[:-1]:  # the last one keeps the end of the heap where it is
+        libc.free(block)
+    before = held()
+    event = "/jax/core/compile/backend_compile_duration"
+    jax.monitoring.record_event_duration_secs(event, 0.1)  # a small program: not worth the while
+    assert held() > before - 50e6
+    jax.monitoring.record_event_duration_secs(event, 2.0)
+    assert held() < before - 100e6
+    libc.free(blocks[-1])
