@@ -222,11 +222,23 @@ def test_compiler_options_are_known_to_the_compiler():
         assert (compiler_options(chip) != {}) == (chip != V3)
     devices = tpu_devices(topology("v6e-4"))
     mesh = Mesh(devices, ("x",))
-    assert options_for(mesh) == compiler_options(V6E) and compiler_options(V3) == {}
+    vit, resnet = model_config("B/16"), model_config("R50x1")
+    assert options_for(mesh, vit) == compiler_options(V6E) and compiler_options(V3) == {}
     x = jax.ShapeDtypeStruct((8,), jnp.float32, sharding=NamedSharding(mesh, PartitionSpec("x")))
-    double = jax.jit(lambda x: 2 * x, compiler_options=options_for(mesh))
+    double = jax.jit(lambda x: 2 * x, compiler_options=options_for(mesh, vit))
     double.lower(x).compile()
-    assert options_for(Mesh(jax.devices(), ("x",))) == backend_options("cpu") != {}
+    here = Mesh(jax.devices(), ("x",))
+    assert options_for(here, resnet) == options_for(here, vit) == backend_options("cpu") != {}
+    # What concerns flat blocks is for networks of them only.
+    flat = model_config("B/16", attention="flat")
+    assert options_for(here, flat).items() > backend_options("cpu").items()
+    for options in (
+        {"axial": True, "pooling": "gap"},
+        {"qk_norm": True},
+        {"positions": "relative"},
+    ):
+        other = dataclasses.replace(flat, **options)
+        assert options_for(here, other) == backend_options("cpu")
 
 
 @pytest.mark.slow

@@ -1,5 +1,7 @@
 """One step: microbatches, averages, and what the batch becomes on the device."""
 
+import re
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,10 +9,13 @@ import pytest
 
 import vit_jax
 from tests.train.small_run import small_config
+from vit_jax.data.sources import open_source
 from vit_jax.errors import UsageError
 from vit_jax.models.network import abstract_params
 from vit_jax.train.config import run_config
 from vit_jax.train.loop import train
+from vit_jax.train.program import make_program
+from vit_jax.train.sharding import make_mesh
 from vit_jax.train.step import accumulated, prepared
 from vit_jax.weights.checkpoint import PARAMS, read_items
 from vit_jax.weights.manifest import read_manifest
@@ -62,3 +67,12 @@ def test_polyak_averages_what_is_evaluated_and_loaded(tmp_path):
     target = {PARAMS: abstract_params(RunFolder(tmp_path).network())}
     plain = read_items(newest, read_manifest(newest), target)[PARAMS]["head"]["kernel"]
     assert 0 < np.abs(averaged).max() < np.abs(plain).max()  # it lags behind, from zero
+
+
+def test_parameters_and_moments_are_written_where_they_lay():
+    config = run_config(small_config())
+    mesh = make_mesh(config.mesh, jax.devices()[:1])  # on more, arguments have no names
+    source = open_source(config.data.name, "train", config.image_size)
+    compiled = make_program(config, source, mesh).lower().compile()
+    copied = re.findall(r" = (\S+) copy\(%(state_[\w.]+)\)", compiled.as_text())
+    assert [shape for shape, name in copied if "[]" not in shape] == []

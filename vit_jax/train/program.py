@@ -35,7 +35,6 @@ from vit_jax.train.step import (
     TrainState,
     first_state,
     make_train_step,
-    norm_by_products,
 )
 from vit_jax.weights.lora import GROUP as LORA
 
@@ -96,7 +95,8 @@ def make_program(
     def init(key: jax.Array) -> TrainState:
         return start_from(init_params(network, key))
 
-    definition = graphdef(decided(network, mesh))
+    here = decided(network, mesh)
+    definition = graphdef(here)
 
     def to_model(params: Any) -> nnx.Module:
         return nnx.merge(definition, config.lora.merged(params))
@@ -111,7 +111,7 @@ def make_program(
         schedule,
         config,
         source.num_classes,
-        norm_by_products if _is_cpu(mesh) else optax.tree.norm,
+        on_cpu=_is_cpu(mesh),
     )
     frozen = abstract_params(teacher) if teacher else {}
     try:
@@ -138,7 +138,7 @@ def make_program(
             step_on_mesh,
             out_shardings=(shardings, NamedSharding(mesh, P())),
             donate_argnums=0,
-            compiler_options=options_for(mesh),
+            compiler_options=options_for(mesh, here),
         ),
     )
 

@@ -60,13 +60,18 @@ def make_train_step(
     schedule: optax.Schedule,
     config: RunConfig,
     num_classes: int,
-    norm_of: Callable[[Any], jax.Array] = optax.tree.norm,
+    *,
+    on_cpu: bool = False,
 ) -> TrainStep:
     """Augment, forward, backward, update; a bad step is seen, counted, and not applied.
 
     `to_model` makes a model of parameters; `learn` is a tree like theirs: which of them learn.
-    `norm_of` is the way to compute the norm of a tree that suits the devices.
+
+    `on_cpu`: updates, parameters and moments each wait for the norm of the ones before. XLA writes
+    new values where the old ones lay if nobody reads these later, which here it would not see: it
+    copied all parameters and moments first. (A TPU computes all three while it reads them once.)
     """
+    norm_of = _norm_by_products if on_cpu else optax.tree.norm
     prepare = functools.partial(prepared, config=config, num_classes=num_classes)
 
     def train_step(state: TrainState, batch: Batch, frozen: Any) -> tuple[TrainState, Metrics]:
@@ -91,21 +96,27 @@ def make_train_step(
         if config.spike_norm:
             is_good &= norm <= config.spike_norm
         updates, opt_state = optimizer.update(gradient, state.opt_state, learned)
+        if on_cpu:
+            update_norm = norm_of(updates)
+            is_good &= jnp.isfinite(update_norm)
         params = joined(optax.apply_updates(learned, updates), fixed)
+        params = _either(is_good, params, state.params)
+        parameter_norm = norm_of(params)
+        if on_cpu:
+            is_written = is_good & jnp.isfinite(parameter_norm)
+        else:
+            is_written, update_norm = is_good, norm_of(optax.tree.sub(params, state.params))
         average = jax.tree.map(
             lambda old, new: old + (1 - config.optimizer.polyak) * (new - old),
             state.average,
             params if config.optimizer.polyak else {},
         )
         bad = (~is_good).astype(jnp.int32)
-        accepted = jax.tree.map(
-            lambda new, old: jnp.where(is_good, new, old),
-            (params, opt_state, average),
-            (state.params, state.opt_state, state.average),
-        )
         new_state = TrainState(
-            state.step + 1,
-            *accepted,
+            step=state.step + 1,
+            params=params,
+            opt_state=_either(is_written, opt_state, state.opt_state),
+            average=_either(is_good, average, state.average),
             bad_steps=state.bad_steps + bad,
             bad_in_a_row=(state.bad_in_a_row + bad) * bad,
         )
@@ -114,8 +125,8 @@ def make_train_step(
             **metrics,
             "learning_rate": schedule(state.step - state.bad_steps),  # it counts applied steps
             "gradient_norm": norm,
-            "parameter_norm": norm_of(new_state.params),
-            "update_norm": norm_of(optax.tree.sub(new_state.params, state.params)),
+            "parameter_norm": parameter_norm,
+            "update_norm": jnp.where(is_good, update_norm, 0),
             "bad_steps": new_state.bad_steps,
             "bad_in_a_row": new_state.bad_in_a_row,
         }
@@ -124,7 +135,11 @@ def make_train_step(
     return train_step
 
 
-def norm_by_products(tree: Any) -> jax.Array:
+def _either(is_new: jax.Array, new: Any, old: Any) -> Any:
+    return jax.tree.map(lambda new, old: jnp.where(is_new, new, old), new, old)
+
+
+def _norm_by_products(tree: Any) -> jax.Array:
     """The norm of a tree on CPUs, which write squares to memory unless a matmul sums them."""
     return jnp.sqrt(sum(jnp.vdot(leaf, leaf) for leaf in jax.tree.leaves(tree)))
 
