@@ -132,13 +132,18 @@ def test_stochastic_depth_is_that_of_plain_blocks(interpreted, kind, is_first_en
     assert abs(float(found[0] - without[0])) > 0.1
 
 
-@pytest.mark.parametrize("remat", ["none", "qkv", "full"])
-def test_on_cpus_dropout_is_that_of_plain_blocks(remat):
+@pytest.mark.parametrize(
+    ("remat", "is_first_enough"),
+    [("none", False), ("qkv", False), ("full", False), ("none", True)],
+)
+def test_on_cpus_dropout_is_that_of_plain_blocks(remat, is_first_enough):
     config = model_config("B/4", **SMALL, dropout=0.3)
-    key = jax.random.key(3)
-    found, expected = losses_and_gradients(config, key=key, kind="flat", remat=remat)
+    losses = functools.partial(
+        losses_and_gradients, config, kind="flat", is_first_enough=is_first_enough
+    )
+    found, expected = losses(key=jax.random.key(3), remat=remat)
     assert_same(found, expected)
-    without, _ = losses_and_gradients(config, kind="flat")
+    without, _ = losses()
     assert abs(float(found[0] - without[0])) > 0.1
 
 

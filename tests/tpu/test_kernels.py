@@ -19,7 +19,7 @@ BUNDLES = {
     Kernel(fused_attention.FORWARD, "bfloat16", SIZES, "v5e"): 2725,
     Kernel(fused_attention.BACKWARD, "bfloat16", SIZES, "v5e"): 7259,
     Kernel(fused_norm.FORWARD, "bfloat16", NORM, "v5e"): 550,
-    Kernel(fused_norm.BACKWARD, "bfloat16", (*NORM, ("with_normal", 1)), "v5e"): 1443,
+    Kernel(fused_norm.BACKWARD, "bfloat16", (*NORM, ("with_normal", 1)), "v5e"): 1432,
 }
 
 

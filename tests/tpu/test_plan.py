@@ -152,11 +152,12 @@ def test_without_a_compiler_memory_is_estimated(data_parallel, monkeypatch):
 
 
 def test_the_estimate_knows_what_the_knobs_do(site):
-    def total(**values):
-        config = dataclasses.replace(pod_config(batch_size=2**20), **values)
-        return rough_memory(config, site).total
-
     plain = pod_config(batch_size=2**20)
+    plain = dataclasses.replace(plain, model=dataclasses.replace(plain.model, depth=4))
+
+    def total(**values):
+        return rough_memory(dataclasses.replace(plain, **values), site).total
+
     assert total(accumulation=4) < 0.4 * total()
     assert total(model=dataclasses.replace(plain.model, remat="full")) < 0.8 * total()
     sharded = dataclasses.replace(plain, batch_size=512)
@@ -169,7 +170,7 @@ def test_a_batch_that_cannot_fit_gets_advice_that_fits(monkeypatch):
     monkeypatch.setattr(
         advice_module, "KNOBS", {"accumulation": advice_module.KNOBS["accumulation"]}
     )
-    config = pod_config(65_536, "B/16")
+    config = pod_config(131_072, "B/16")
     site = Site.of(topology("v5litepod-1"))
     plan = make_plan(config, site)
     assert not plan.fits and plan.cost is None and plan.memory.total > plan.hbm

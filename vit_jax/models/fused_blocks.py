@@ -467,6 +467,9 @@ def _noise(spec: Spec, extras: Extras, *, all_tokens: bool = True) -> _Noise:
     keys = list(jax.random.split(extras.keys, 5))
 
     def drop(x: jax.Array, key: jax.Array, where: PartitionSpec) -> jax.Array:
+        if spec.kind == "flat" and not all_tokens:  # as plain blocks draw for all of them
+            whole = jnp.ones((spec.images, spec.sizes.rows, x.shape[1]), x.dtype)
+            return x * dropout(whole, spec.dropout, key)[:, 0]
         if spec.kind == "flat" or not all_tokens:
             return dropout(x, spec.dropout, key)
         return _dropout(x, spec.dropout, key, where)
