@@ -22,7 +22,7 @@ _NO_SPLIT_MATMULS = {"xla_jf_spmd_threshold_for_windowed_einsum_mib": "1000000"}
 
 # Before XLA sums on a CPU it writes what is to be summed to memory, and then parts of the sums.
 # That is better along columns, which flat blocks leave to matmuls; rows it can sum as it computes
-# them. (With it and fast math, S/16 on 8 images takes 3.5 CPU seconds a step, not 3.7.)
+# them. (S/16 on 8 images then takes 3.5 CPU seconds a step, not 3.7.)
 _SUMS_AT_ONCE = {"xla_disable_hlo_passes": "tree_reduction_rewriter"}
 
 # Of the others, trials on v5e changed nothing, and v5p and tpu7x have not been tried.
