@@ -44,14 +44,6 @@ def test_an_option_that_the_compiler_does_not_know_is_left_out(monkeypatch):
     assert compiler_options("cpu") == known != {}
 
 
-def test_whoever_looks_for_numbers_that_are_not_finite_finds_them():
-    look = compiled(lambda x: (jnp.isnan(x), jnp.isinf(x), jnp.isfinite(x.sum()), x - x))
-    is_nan, is_inf, is_sum_finite, difference = look(jnp.array([1.0, jnp.nan, jnp.inf]))
-    assert is_nan.tolist() == [False, True, False] and is_inf.tolist() == [False, False, True]
-    assert not is_sum_finite
-    assert jnp.isnan(difference).tolist() == [False, True, True]
-
-
 def test_memory_that_compiling_took_is_given_back():
     libc = ctypes.CDLL(None)
     libc.malloc.restype, libc.malloc.argtypes = ctypes.c_void_p, [ctypes.c_size_t]

@@ -222,6 +222,32 @@ def test_on_cpus_a_block_keeps_what_it_says():
     assert kept("qkv") - kept("full") == pytest.approx(4 + 32 + 40)
 
 
+def test_on_cpus_there_is_room_for_gradients_before_the_first_block():
+    config = model_config("B/4", **SMALL, attention="flat")
+    definition, params = nnx.split(Encoder(config, rngs=nnx.Rngs(0)))
+    x = random_normal(1, 4, config.tokens, config.width)
+    gradient = jax.jit(jax.grad(lambda params: nnx.merge(definition, params)(x).sum()))
+    text = gradient.lower(params).compile().as_text()
+    forward, _ = re.findall(r"= (\(.*\)) while\(", text)
+    kernels = "f32[3,32,40]"  # of the first layer of each MLP, and as much for their gradients
+    assert forward.count(kernels) == 2
+
+
+@pytest.mark.parametrize(("dtype", "stacks"), [("bfloat16", 1), ("float32", 2)])
+def test_gradients_take_the_place_of_weights_that_were_cast(interpreted, kind, dtype, stacks):
+    config = model_config("B/4", **SMALL, attention=kind, dtype=dtype)
+    definition, params = nnx.split(Encoder(config, rngs=nnx.Rngs(0)))
+    x = random_normal(1, 3, config.tokens, config.width).astype(dtype)
+    gradient = jax.grad(lambda params: nnx.merge(definition, params)(x).astype(float).sum())
+    [backward] = [
+        equation
+        for equation in jax.make_jaxpr(gradient)(params).eqns
+        if equation.primitive.name == "scan" and equation.params["reverse"]
+    ]
+    kernels = [variable.aval.shape for variable in backward.invars].count((3, 32, 40))
+    assert kernels == stacks
+
+
 def test_an_image_that_devices_share_is_computed_by_plain_blocks():
     with jax.set_mesh(jax.make_mesh((1, 1, 2), ("replica", "fsdp", "tensor"))):
         assert chosen("flat") == "plain" and chosen("auto") == "plain"

@@ -76,3 +76,16 @@ def test_parameters_and_moments_are_written_where_they_lay():
     compiled = make_program(config, source, mesh).lower().compile()
     copied = re.findall(r" = (\S+) copy\(%(state_[\w.]+)\)", compiled.as_text())
     assert [shape for shape, name in copied if "[]" not in shape] == []
+
+
+def test_new_moments_are_not_kept_beside_the_old_ones():
+    config = small_config(batch_size=1)
+    config.model.update(width=256, mlp_dim=1024, heads=4)  # much more than an image needs
+    config.optimizer.clip_norm = 0.0  # clipped gradients are kept beside the others
+    config = run_config(config)
+    mesh = make_mesh(config.mesh, jax.devices()[:1])
+    source = open_source(config.data.name, "train", config.image_size)
+    program = make_program(config, source, mesh)
+    temporaries = program.lower().compile().memory_analysis().temp_size_in_bytes
+    parameters = 4 * sum(leaf.size for leaf in jax.tree.leaves(program.state.params))
+    assert temporaries < 2.5 * parameters, temporaries / parameters  # gradients, and updates

@@ -96,6 +96,15 @@ class Tape(NamedTuple):
     hidden: jax.Array  # before GELU
 
 
+class Passed(NamedTuple):
+    """What is left of a forward pass through the blocks that compute all tokens."""
+
+    last: Kept  # what came out
+    inputs: Any  # of each block, and its tape: stacks, or lists where nothing is scanned
+    tape: Any
+    room: Weights | None = None  # stacks that the gradients may be written to
+
+
 @dataclasses.dataclass(frozen=True)
 class Spec:
     """What is the same for all blocks, and no array."""
@@ -121,15 +130,15 @@ def gelu(x: jax.Array, activation: str) -> jax.Array:
 def fused_blocks(spec: Spec, weights: Weights, x: jax.Array, extras: Extras) -> jax.Array:
     """x [all tokens, width] through all blocks; [image, width] where the first is enough."""
     weights = _cast(weights, x.dtype)
-    return _result(spec, weights, extras, _through(spec, weights, x, extras, is_kept=False)[0])
+    return _result(spec, weights, extras, _through(spec, weights, x, extras, is_kept=False).last)
 
 
 def _forward(
     spec: Spec, weights: Weights, x: jax.Array, extras: Extras
-) -> tuple[jax.Array, tuple[Any, ...]]:
+) -> tuple[jax.Array, tuple[Weights, Extras, Passed]]:
     weights = _cast(weights, x.dtype)
-    last, *kept = _through(spec, weights, x, extras, is_kept=True)
-    return _result(spec, weights, extras, last), (weights, extras, last, *kept)
+    passed = _through(spec, weights, x, extras, is_kept=True)
+    return _result(spec, weights, extras, passed.last), (weights, extras, passed)
 
 
 def _result(spec: Spec, weights: Weights, extras: Extras, last: Kept) -> jax.Array:
@@ -146,9 +155,8 @@ def _layer(stacks: Any, index: Any) -> Any:
 
 def _through(
     spec: Spec, weights: Weights, x: jax.Array, extras: Extras, *, is_kept: bool
-) -> tuple[Kept, Any, Any]:
-    """Blocks that compute all tokens: what comes out, the stack of inputs, and the tape; lists of
-    them where nothing is scanned."""
+) -> Passed:
+    """Blocks that compute all tokens."""
     depth, layers = _whole_blocks(spec, weights), (weights, _moved_up(extras))
 
     def block(carry: tuple[jax.Array, Tape], index: jax.Array) -> tuple[Any, None]:
@@ -157,21 +165,25 @@ def _through(
         value, tape = _block(spec, *_layer(layers, index), x, tape, index)
         return (Kept(inputs, x.slot + is_kept).written(over_batch(value)).stack, tape), None
 
-    def block_by_value(x: jax.Array, index: jax.Array) -> tuple[jax.Array, Any]:
+    def block_by_value(carry: tuple[jax.Array, Any], index: jax.Array) -> tuple[Any, Any]:
+        x, room = carry
         tape = _empty_tape(spec, weights, x, 1)
         value, tape = _block(spec, *_layer(layers, index), Kept.alone(x), tape, jnp.int32(0))
-        return over_batch(value), (x, _worth_keeping(spec, tape)) if is_kept else (None, None)
+        kept = (x, _worth_keeping(spec, tape)) if is_kept else (None, None)
+        return (over_batch(value), _touched(room, index)), kept
 
     x = _placed(x, extras)
     if spec.scan and spec.kind == "flat":
-        x, (inputs, tape) = jax.lax.scan(block_by_value, x, jnp.arange(depth))
-        return Kept.alone(x), inputs, tape
+        is_new = is_kept and not _is_cast(weights)
+        room = jax.tree.map(jnp.zeros_like, weights) if is_new else None
+        (x, room), kept = jax.lax.scan(block_by_value, (x, room), jnp.arange(depth))
+        return Passed(Kept.alone(x), *kept, room)
     if spec.scan:
         inputs = Kept(empty_stack(depth + 1 if is_kept else 1, x.shape, x.dtype), jnp.int32(0))
         tape = _empty_tape(spec, weights, x, depth if is_kept else 1)
         carry = (inputs.written(x).stack, tape)
         (stack, tape), _ = jax.lax.scan(block, carry, jnp.arange(depth))
-        return Kept(stack, jnp.int32(len(stack) - 1)), stack, tape
+        return Passed(Kept(stack, jnp.int32(len(stack) - 1)), stack, tape)
     all_inputs, all_tapes = [], []
     for index in range(depth):
         all_inputs.append(x)
@@ -179,7 +191,21 @@ def _through(
         x, tape = _block(spec, *_layer(layers, index), Kept.alone(x), tape, jnp.int32(0))
         x = over_batch(x)
         all_tapes.append(tape)
-    return Kept.alone(x), all_inputs, all_tapes
+    return Passed(Kept.alone(x), all_inputs, all_tapes)
+
+
+def _touched(room: Weights | None, index: jax.Array) -> Weights | None:
+    """Written to, so that it has to be there before the first block.
+
+    Memory for gradients is taken when the step before has just given it back. Some seconds later a
+    virtual machine may have returned it to its host: a step of B/16 on a CPU then spent a tenth of
+    its time getting it again.
+    """
+
+    def touched(stack: jax.Array) -> jax.Array:
+        return stack.at[(index, *[0] * (stack.ndim - 1))].set(index.astype(stack.dtype))
+
+    return jax.tree.map(touched, room)
 
 
 def _whole_blocks(spec: Spec, weights: Weights) -> int:
@@ -257,16 +283,21 @@ def _slots(tape: Tape, layer: jax.Array) -> Tape:
 
 
 def _backward(
-    spec: Spec, kept: tuple[Any, ...], gradient: jax.Array
+    spec: Spec, kept: tuple[Weights, Extras, Passed], gradient: jax.Array
 ) -> tuple[Weights, jax.Array, Extras]:
-    weights, extras, last, inputs, tape = kept
-    depth, layers = _whole_blocks(spec, weights), (weights, extras)
+    weights, extras, (last, inputs, tape, room) = kept
+    depth = _whole_blocks(spec, weights)
     of_last = []
     if spec.is_first_enough:
-        gradient, of_layer = _first_token_backward(spec, *_layer(layers, -1), last, gradient)
+        layer = _layer((weights, extras), -1)
+        gradient, of_layer = _first_token_backward(spec, *layer, last, gradient)
         of_last.append(of_layer)
 
     if spec.scan:
+        # Weights that were cast are not needed after their layer: its gradients take their place.
+        # (B/16 in bfloat16 has 0.17 GB of either.)
+        is_cast = _is_cast(weights)
+        room = weights if is_cast else room
 
         def block(carry: tuple[jax.Array, Any], layer: tuple[jax.Array, Any]) -> tuple[Any, None]:
             (gradient, found), (index, own) = carry, layer
@@ -275,11 +306,12 @@ def _backward(
                 place = Kept.alone(x), _filled(kept, _empty_tape(spec, weights, x, 1)), jnp.int32(0)
             else:
                 place = Kept(inputs, index), tape, index
+            layers = (found[0] if is_cast else weights, extras)
             gradient, new = _block_backward(spec, *_layer(layers, index), *place, gradient)
             return (gradient, _noted(found, index, new)), None
 
         # Into stacks, because results of a scan are filled with zeros first.
-        found = jax.tree.map(lambda x: jax.lax.empty(x.shape, x.dtype), (weights, extras.positions))
+        found = (room or _empty_like(weights), _empty_like(extras.positions))
         for of_layer in of_last:
             found = _noted(found, jnp.int32(depth), of_layer)
         steps = (jnp.arange(depth), (inputs, tape) if spec.kind == "flat" else None)
@@ -288,12 +320,17 @@ def _backward(
         each = of_last
         for index in reversed(range(depth)):
             place = Kept.alone(inputs[index]), tape[index], jnp.int32(0)
-            gradient, of_layer = _block_backward(spec, *_layer(layers, index), *place, gradient)
+            layer = _layer((weights, extras), index)
+            gradient, of_layer = _block_backward(spec, *layer, *place, gradient)
             each.append(of_layer)
         found = jax.tree.map(lambda *x: jnp.stack(x), *reversed(each))
     of_weights, of_positions = found
     of_weights = jax.tree.map(lambda x: x.astype(jnp.float32), of_weights)
     return of_weights, gradient, Extras(positions=of_positions)
+
+
+def _empty_like(stacks: Any) -> Any:
+    return jax.tree.map(lambda x: jax.lax.empty(x.shape, x.dtype), stacks)
 
 
 def _noted(stacks: Any, index: jax.Array, values: Any) -> Any:
@@ -521,6 +558,11 @@ def _cast(weights: Weights, dtype: jnp.dtype) -> Weights:
         return jax.lax.optimization_barrier(value.astype(dtype))
 
     return Weights(*(cast(name, value) for name, value in weights._asdict().items()))
+
+
+def _is_cast(weights: Weights) -> bool:
+    """Or are they the parameters themselves?"""
+    return weights.up.dtype != jnp.float32
 
 
 def _transposed(kernel: jax.Array) -> jax.Array:

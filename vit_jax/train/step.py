@@ -69,7 +69,9 @@ def make_train_step(
 
     `on_cpu`: updates, parameters and moments each wait for the norm of the ones before. XLA writes
     new values where the old ones lay if nobody reads these later, which here it would not see: it
-    copied all parameters and moments first. (A TPU computes all three while it reads them once.)
+    copied all parameters and moments first. Moments are computed once for the updates, and once to
+    be written, which is less than to keep them until then. (A TPU computes all three while it reads
+    them once.)
     """
     norm_of = _norm_by_products if on_cpu else optax.tree.norm
     prepare = functools.partial(prepared, config=config, num_classes=num_classes)
@@ -104,6 +106,9 @@ def make_train_step(
         parameter_norm = norm_of(params)
         if on_cpu:
             is_written = is_good & jnp.isfinite(parameter_norm)
+            nothing = jax.tree.map(jnp.zeros_like, state.opt_state)
+            before = _either(is_written, state.opt_state, nothing)
+            _, opt_state = optimizer.update(gradient, before, learned)
         else:
             is_written, update_norm = is_good, norm_of(optax.tree.sub(params, state.params))
         average = jax.tree.map(
