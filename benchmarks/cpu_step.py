@@ -122,8 +122,11 @@ def measure(case: Case, contestants: list[str], rounds: int) -> dict[str, Figure
 
 
 def environment(name: str, case: Case) -> dict[str, str]:
-    """That its process starts with, besides this one's."""
-    return huge_pages() if name == OURS and case.kind == "train" else {}
+    """That its process starts with, besides this one's. (Where no TPU is, our users have no library
+    for it; this environment has, for tpu_step.py, and JAX would load it.)"""
+    if name != OURS:
+        return {}
+    return {"JAX_PLATFORMS": "cpu"} | (huge_pages() if case.kind == "train" else {})
 
 
 def turn(end: Connection, steps: int) -> tuple[float, float]:

@@ -31,7 +31,8 @@ from vit_jax.models import fused_blocks
 from vit_jax.models.encoder import Encoder
 from vit_jax.tpu.plan import Plan, Site, make_plan
 from vit_jax.tpu.topologies import topology
-from vit_jax.train import program
+from vit_jax.train import compiler
+from vit_jax.train.chips import V5E
 from vit_jax.train.config import RunConfig, default_config, run_config
 from vit_jax.train.flags import parse_config
 
@@ -46,6 +47,9 @@ ROWS = [
     ("H/14", 32, ""),
     ("B/16", 128, "remat qkv"),
     ("B/16", 128, "whole last block"),
+    ("B/16", 128, "16 MB for an operation"),
+    ("L/16", 64, "16 MB for an operation"),
+    ("B/16", 128, "gradients apart"),
     ("B/16", 128, "no scan"),
     ("B/16", 64, "no scan"),
     ("B/16", 64, "no kernels"),
@@ -149,8 +153,15 @@ def _with_whole_last_block() -> contextlib.AbstractContextManager:
     )
 
 
+def _told(options: dict[str, str]) -> contextlib.AbstractContextManager:
+    """The compiler, for v5e, instead of what it is told."""
+    return mock.patch.dict(compiler.OPTIONS, {V5E: options})
+
+
 PATCHES: dict[str, Callable[[], contextlib.AbstractContextManager]] = {
-    "split matmuls": lambda: mock.patch.object(program, "options_for", lambda *_: {}),
+    "split matmuls": lambda: _told(compiler._ROOM_FOR_MATMULS),
+    "16 MB for an operation": lambda: _told(compiler._NO_SPLIT_MATMULS),
+    "gradients apart": lambda: mock.patch.object(fused_blocks, "_is_cast", lambda weights: False),
     "GELU anywhere": lambda: mock.patch.object(fused_blocks, "_apart", lambda hidden: hidden),
     "no transposed copies": lambda: mock.patch.object(fused_blocks, "_transposed", lambda w: w.T),
     "whole last block": _with_whole_last_block,
