@@ -183,10 +183,13 @@ def test_a_second_job_in_the_same_folder_refuses(untouched, tmp_path):
 
 def test_a_process_that_hangs_is_told_by_the_others(untouched, tmp_path):
     folder = as_if_killed(untouched, tmp_path / "run", 200)
-    with Job(folder.path, "--config.alarm_seconds=1", pace=0.05) as job:
+    # Nothing is saved meanwhile: in a checkpoint, too, the others would wait, and would say that.
+    flags = ("--config.alarm_seconds=1", "--config.checkpoint_every=100%")
+    with Job(folder.path, *flags, pace=0.05) as job:
         assert job.wait_for_record(206)
         assert job.kill(1, signal.SIGSTOP)
-        assert job.wait_for(lambda: "process 0 has been in 'step' for" in job.log(), 60)
+        told = "process 0 has been in 'step' for"
+        assert job.wait_for(lambda: told in job.log(), 60), job.story()
         assert job.kill(1, signal.SIGCONT)
         assert job.wait() == 0, job.story()
     assert "usually" in job.log() and "in _run_steps" in job.log()
